@@ -1,0 +1,138 @@
+"""Sources: what a `--data.sources` entry names, read document by document."""
+
+import glob
+import io
+import json
+import os
+import pathlib
+import sysconfig
+import tokenize
+from collections.abc import Iterator, Sequence
+
+from mtpjax.config import nearest
+from mtpjax.data.document import Document, decode_utf8, document_from_record
+from mtpjax.data.tfds_source import read_tfds
+from mtpjax.errors import UserError
+
+KINDS = ("python-stdlib", "text", "jsonl", "tfds")
+FORMS = (
+  "python-stdlib, text:GLOB, jsonl:PATH:FIELD, jsonl:PATH:PROMPT,COMPLETION "
+  "or tfds:NAME:SPLIT[:FIELD]"
+)
+# Not part of the library proper: installed packages and its own tests.
+STDLIB_SKIPPED_FOLDERS = {
+  "site-packages",
+  "dist-packages",
+  "test",
+  "tests",
+  "idle_test",
+  "__pycache__",
+}
+
+
+def read_documents(
+  spec: str, replace_invalid_utf8: bool = False
+) -> Iterator[Document]:
+  """Reads a source, always in the same order.
+
+  Args:
+    spec: one of
+      `python-stdlib`: the `.py` files of the running Python's library; those
+        that are not UTF-8 come as documents without parts.
+      `text:GLOB`: one document per file; `**` goes into subfolders.
+      `jsonl:PATH:FIELD`: one document per line; PATH may be a glob.
+      `jsonl:PATH:PROMPT,COMPLETION`: only the completion is trained.
+      `tfds:NAME:SPLIT[:FIELD]`: an array_record data set of TensorFlow
+        Datasets (field `text`), found under TFDS_DATA_DIR.
+    replace_invalid_utf8: read bytes that are not UTF-8 as U+FFFD.
+
+  Returns:
+    An iterator over the documents; names are unique within the source.
+
+  Raises:
+    UserError: the spec is malformed or names nothing (raised here), or a
+      document cannot be read (raised by the iterator).
+  """
+  kind, _, rest = spec.partition(":")
+  if kind not in KINDS:
+    raise UserError(
+      f"data.sources: {spec!r} is of no known kind{nearest(kind, KINDS)}"
+      f"; write {FORMS}"
+    )
+  if (kind == "python-stdlib") != (spec == kind):
+    raise UserError(f"data.sources: {spec!r} is incomplete; write {FORMS}")
+  if kind == "python-stdlib":
+    return _read_stdlib(pathlib.Path(sysconfig.get_path("stdlib")))
+  if kind == "text":
+    return _read_text(_matching_files(rest, spec), replace_invalid_utf8)
+  if kind == "jsonl":
+    pattern, _, names = rest.rpartition(":")
+    fields = tuple(name.strip() for name in names.split(","))
+    if not pattern or not all(fields) or len(fields) > 2:
+      raise UserError(
+        f"data.sources: {spec!r} needs a path and one or two fields; write "
+        "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
+      )
+    files = _matching_files(pattern, spec)
+    return _read_jsonl(files, fields, replace_invalid_utf8)
+  return read_tfds(spec, rest, replace_invalid_utf8)
+
+
+def _matching_files(pattern: str, spec: str) -> list[str]:
+  pattern = os.path.expanduser(pattern)
+  # A path that exists is meant literally, even if it has a `[` in it.
+  names = [pattern] if os.path.isfile(pattern) else glob.glob(
+    pattern, recursive=True
+  )  # fmt: skip
+  files = sorted(name for name in names if os.path.isfile(name))
+  if not files:
+    raise UserError(
+      f"data.sources: {spec!r} matches no file (in {os.getcwd()}); correct "
+      "the path, or quote the glob so that the shell leaves it alone"
+    )
+  return files
+
+
+def _read_text(files: Sequence[str], replace: bool) -> Iterator[Document]:
+  for file in files:
+    text = decode_utf8(pathlib.Path(file).read_bytes(), file, replace)
+    yield Document(file, ((text, True),))
+
+
+def _read_jsonl(
+  files: Sequence[str], fields: Sequence[str], replace: bool
+) -> Iterator[Document]:
+  for file in files:
+    with open(file, "rb") as lines:
+      for number, raw in enumerate(lines, start=1):
+        if not raw.strip():
+          continue
+        where = f"{file}:{number}"
+        line = decode_utf8(raw, where, replace)
+        try:
+          record = json.loads(line)
+        except json.JSONDecodeError as error:
+          raise UserError(
+            f"{where}: not valid JSON ({error.msg} at column {error.colno}); "
+            "jsonl holds one JSON object per line"
+          ) from error
+        yield document_from_record(record, fields, where, replace)
+
+
+def _read_stdlib(root: pathlib.Path) -> Iterator[Document]:
+  for folder, folders, files in os.walk(root):
+    folders[:] = sorted(set(folders) - STDLIB_SKIPPED_FOLDERS)
+    for file in sorted(f for f in files if f.endswith(".py")):
+      path = pathlib.Path(folder, file)
+      name = f"python-stdlib/{path.relative_to(root).as_posix()}"
+      text = _utf8_source(path.read_bytes())
+      yield Document(name, () if text is None else ((text, True),))
+
+
+def _utf8_source(raw: bytes) -> str | None:
+  """Returns the text of a Python file, None if it is in another coding."""
+  try:
+    coding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+    return raw.decode("utf-8") if coding.startswith("utf-8") else None
+  except (SyntaxError, UnicodeDecodeError):
+    return None

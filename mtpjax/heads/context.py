@@ -1,0 +1,22 @@
+"""What a head may look at beside the hidden states it transforms."""
+
+import jax
+from flax import struct
+
+from mtpjax.model import attention, masks
+
+
+@struct.dataclass
+class HeadContext:
+  """Positions and mask of the rows a head runs on.
+
+  Attributes:
+    positions_BT: positions within the document.
+    mask: who reads whom.
+    cache: the head's own keys and values in decoding; None in training and
+      for kinds that keep none.
+  """
+
+  positions_BT: jax.Array
+  mask: masks.AttentionMask
+  cache: attention.KeyValues | None = None

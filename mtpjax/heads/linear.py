@@ -1,0 +1,29 @@
+"""One matrix as a head (Gloeckle et al. 2024, appendix B)."""
+
+import flax.linen as nn
+import jax
+
+from mtpjax import config as config_lib
+from mtpjax.heads.context import HeadContext
+from mtpjax.model import linear
+
+
+class LinearHead(nn.Module):
+  """A single linear map without nonlinearity."""
+
+  config: config_lib.Model
+  keeps_cache = False
+
+  @nn.compact
+  def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:
+    """Maps tapped hidden states [B, T, D] to those the norm follows."""
+    del context
+    c = self.config
+    return linear.Linear(
+      (c.d_model,),
+      ("embed",),
+      ("embed_out",),
+      c.dtype,
+      c.param_dtype,
+      name="map",
+    )(hidden_BTD)

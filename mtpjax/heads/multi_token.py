@@ -1,0 +1,166 @@
+"""The whole model: {"lm": next-token model, "heads": extra heads, stacked}."""
+
+import dataclasses
+import math
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from mtpjax import config as config_lib
+from mtpjax import parallel
+from mtpjax.errors import UserError
+from mtpjax.heads.block import BlockHead
+from mtpjax.heads.context import HeadContext
+from mtpjax.heads.linear import LinearHead
+from mtpjax.heads.medusa import MedusaHead
+from mtpjax.model import Trunk, masks
+
+HEADS: dict[str, type[nn.Module]] = {
+  "block": BlockHead,
+  "linear": LinearHead,
+  "medusa": MedusaHead,
+}
+
+
+def _count(boxes: Any) -> int:
+  return sum(math.prod(x.shape) for x in jax.tree.leaves(boxes))
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiTokenModel:
+  """Builds, applies and describes the parameters of a configuration.
+
+  Attributes:
+    config: the model; `vocab_size` is known.
+    heads: the offsets and kind of the heads.
+    mesh: the mesh everything is laid out on.
+  """
+
+  config: config_lib.Model
+  heads: config_lib.Heads
+  mesh: jax.sharding.Mesh
+
+  def __post_init__(self):
+    if self.config.vocab_size < 1:
+      raise UserError(
+        "model.vocab_size: 0 stands for the tokenizer's, which is not known "
+        "here; give the number"
+      )
+
+  @property
+  def head(self) -> nn.Module:
+    """One extra head, to apply to the parameters of one."""
+    return HEADS[self.heads.kind](self.config)
+
+  @property
+  def trunk(self) -> Trunk:
+    """The next-token model, to apply to params["lm"]."""
+    return Trunk(self.config, self.trunk_layers, self.heads.tap, self.mesh)
+
+  @property
+  def trunk_layers(self) -> int:
+    """Layers of the next-token model; see `matching`."""
+    return self.matching()[0]
+
+  def matching(self) -> tuple[int, int]:
+    """Finds the depth at which parameters match the next-token baseline.
+
+    With `block` heads, n offsets cost n - 1 layers exactly (Gloeckle et al.
+    2024, section 3.1); other kinds get the nearest depth.
+
+    Returns:
+      Layers of the trunk, and the parameters by which the model then exceeds
+      the baseline of `config.n_layers` layers and no extra heads.
+
+    Raises:
+      UserError: the heads cost more layers than the model has.
+    """
+    if not self.heads.n_extra:
+      return self.config.n_layers, 0
+    extra = self.heads.n_extra * _count(self._abstract_head())
+    layer = _count(
+      jax.eval_shape(lambda key: BlockHead(self.config).init(
+        key, *self._example()), jax.random.key(0))
+    )  # fmt: skip
+    if not self.heads.matched:
+      return self.config.n_layers, extra
+    removed = round(extra / layer)
+    depth = self.config.n_layers - removed
+    least = 2 if self.heads.tap == "before_last" else 1
+    if depth < least:
+      raise UserError(
+        f"model.n_layers: {self.config.n_layers} layers cannot pay for "
+        f"{self.heads.n_extra} extra heads ({removed} layers) and keep "
+        f"{least}; add layers or set --heads.matched false"
+      )
+    return depth, extra - removed * layer
+
+  def _example(self) -> tuple[jax.Array, HeadContext]:
+    positions_BT = jnp.zeros((1, 1), jnp.int32)
+    hidden_BTD = jnp.zeros((1, 1, self.config.d_model), self.config.dtype)
+    context = HeadContext(positions_BT, masks.packed(positions_BT))
+    return hidden_BTD, context
+
+  def _abstract_head(self) -> Any:
+    return jax.eval_shape(
+      lambda key: self.head.init(key, *self._example()), jax.random.key(0)
+    )
+
+  def init_boxed(self, key: jax.Array) -> Any:
+    """Initialises all parameters, each in the box that names its axes.
+
+    Args:
+      key: a PRNG key. The trunk's values do not depend on the heads.
+
+    Returns:
+      {"lm": ..., "heads": ...}; no "heads" where offset 1 is the only one.
+    """
+    lm_key, heads_key = jax.random.split(key)
+    _, context = self._example()
+    lm = self.trunk.init(
+      lm_key, context.positions_BT, context.positions_BT, context.mask
+    )["params"]
+    if not self.heads.n_extra:
+      return {"lm": lm}
+    heads = parallel.stack(
+      lambda k: self.head.init(k, *self._example())["params"],
+      heads_key,
+      self.heads.n_extra,
+      "offsets",
+    )
+    return {"lm": lm, "heads": heads}
+
+  def abstract(self) -> Any:
+    """Returns boxes around shapes and dtypes of all parameters."""
+    return jax.eval_shape(self.init_boxed, jax.random.key(0))
+
+  def init(self, key: jax.Array) -> Any:
+    """Initialises all parameters as arrays, created where they will live."""
+    shardings = parallel.shardings(self.abstract(), self.mesh)
+    return jax.jit(
+      lambda key: parallel.unbox(self.init_boxed(key)),
+      out_shardings=shardings,
+    )(key)
+
+  def apply_head(
+    self,
+    head_params: Any,
+    norm_params: Any,
+    tap_BTD: jax.Array,
+    context: HeadContext,
+  ) -> jax.Array:
+    """Runs one extra head and the final norm that follows it.
+
+    Args:
+      head_params: parameters of one head.
+      norm_params: those of the final norm, params["lm"]["final_norm"].
+      tap_BTD: tapped hidden states.
+      context: positions and mask.
+
+    Returns:
+      Hidden states [B, T, D] ready for the unembedding.
+    """
+    hidden_BTD = self.head.apply({"params": head_params}, tap_BTD, context)
+    return self.trunk.final_norm(norm_params, hidden_BTD)

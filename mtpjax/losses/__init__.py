@@ -1,0 +1,18 @@
+"""Targets and their validity, cross-entropy, the multi-offset loss."""
+
+from mtpjax.losses.multi_offset import (
+  HeadInputs,
+  OffsetSums,
+  multi_offset_loss,
+  offset_coefficients,
+)
+from mtpjax.losses.targets import Targets, shift_targets
+
+__all__ = [
+  "HeadInputs",
+  "OffsetSums",
+  "Targets",
+  "multi_offset_loss",
+  "offset_coefficients",
+  "shift_targets",
+]

@@ -1,0 +1,63 @@
+"""Which token each position must predict at each offset, and where it may."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+
+@struct.dataclass
+class Targets:
+  """Targets of M offsets.
+
+  Attributes:
+    ids_MBT: the token m positions ahead; 0 where there is none.
+    valid_MBT: bool; True where the target counts.
+  """
+
+  ids_MBT: jax.Array
+  valid_MBT: jax.Array
+
+  @property
+  def counts_M(self) -> jax.Array:
+    """Valid targets per offset, int32."""
+    return jnp.sum(self.valid_MBT, axis=(1, 2), dtype=jnp.int32)
+
+
+def shift_targets(
+  tokens_BT: jax.Array,
+  segments_BT: jax.Array,
+  loss_mask_BT: jax.Array,
+  offsets: Sequence[int],
+) -> Targets:
+  """Looks the targets of all offsets up.
+
+  Offset m at position t is valid if t + m is in the row, in the same document
+  (compared on the original segment ids, so that no offset crosses into the
+  next document), not padding (segment 0), and passes the loss mask as a
+  *target*: the last token of a prompt learns the first token of the answer.
+
+  Args:
+    tokens_BT: token ids.
+    segments_BT: document of each token; 0 is padding.
+    loss_mask_BT: bool; may the token be a target?
+    offsets: the offsets, each at least 1.
+
+  Returns:
+    `Targets` in the order of `offsets`.
+  """
+
+  def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
+    return jnp.pad(x_BT[:, m:], ((0, 0), (0, min(m, x_BT.shape[1]))))
+
+  ids, valid = [], []
+  for m in offsets:
+    segment_ahead_BT = look_ahead(segments_BT, m)
+    ids.append(look_ahead(tokens_BT, m))
+    valid.append(
+      (segments_BT == segment_ahead_BT)
+      & (segment_ahead_BT != 0)
+      & look_ahead(loss_mask_BT.astype(bool), m)
+    )
+  return Targets(jnp.stack(ids), jnp.stack(valid))

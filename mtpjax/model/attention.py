@@ -1,0 +1,133 @@
+"""Grouped-query attention (Ainslie et al. 2023) with rotary positions.
+
+Axes: B batch, T query positions, S cache rows, D width, N query attention
+heads, K key/value heads, G = N / K, H head width.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from mtpjax import config as config_lib
+from mtpjax.model import linear, masks, rope
+
+
+@struct.dataclass
+class KeyValues:
+  """Keys and values of rows, [B, K, rows, H] each; a cache or new rows."""
+
+  keys_BKSH: jax.Array
+  values_BKSH: jax.Array
+
+
+def attend(
+  q_BTNH: jax.Array,
+  new: KeyValues,
+  mask: masks.AttentionMask,
+  cache: KeyValues | None,
+  implementation: str,
+) -> jax.Array:
+  """Attends to the cache and the new rows; chooses the implementation.
+
+  Args:
+    q_BTNH: rotated queries.
+    new: rotated keys and the values of this pass, T rows.
+    mask: who reads whom.
+    cache: keys and values of earlier passes, only read; None without.
+    implementation: "xla" or "cudnn", for passes without a cache.
+
+  Returns:
+    [B, T, N, H] in the dtype of the queries; the softmax is at least float32.
+  """
+  if cache is not None:
+    return _attend_cached(q_BTNH, new, masks.allowed(
+      mask, cache.keys_BKSH.shape[2]), cache)  # fmt: skip
+  return jax.nn.dot_product_attention(
+    q_BTNH,
+    new.keys_BKSH.swapaxes(1, 2),
+    new.values_BKSH.swapaxes(1, 2),
+    mask=masks.allowed(mask),
+    implementation=implementation,
+  )
+
+
+def _attend_cached(
+  q_BTNH: jax.Array, new: KeyValues, allowed_B1TS: jax.Array, cache: KeyValues
+) -> jax.Array:
+  # The cache is read where it lies: the scores of cached and new rows are
+  # joined, never their keys (joining those would copy the cache each pass).
+  b, t, n, h = q_BTNH.shape
+  k, s = cache.keys_BKSH.shape[1:3]
+  wide = jnp.promote_types(q_BTNH.dtype, jnp.float32)
+  q_BTKGH = q_BTNH.reshape(b, t, k, n // k, h)
+
+  def scores(keys):
+    return jnp.einsum(
+      "btkgh,bksh->bkgts", q_BTKGH, keys, preferred_element_type=wide
+    )
+
+  def mix(probs, values):
+    return jnp.einsum(
+      "bkgts,bksh->btkgh", probs, values, preferred_element_type=wide
+    )
+
+  scores_BKGTS = jnp.concatenate(
+    [scores(cache.keys_BKSH), scores(new.keys_BKSH)], axis=-1
+  ) * (h**-0.5)
+  scores_BKGTS = jnp.where(
+    allowed_B1TS[:, :, None], scores_BKGTS, jnp.finfo(wide).min
+  )
+  probs = jax.nn.softmax(scores_BKGTS, axis=-1).astype(q_BTNH.dtype)
+  out = mix(probs[..., :s], cache.values_BKSH)
+  out += mix(probs[..., s:], new.values_BKSH)
+  return out.reshape(b, t, n, h).astype(q_BTNH.dtype)
+
+
+class Attention(nn.Module):
+  """Projections around `attend`."""
+
+  config: config_lib.Model
+
+  def setup(self):
+    """Creates the parts."""
+    c = self.config
+
+    def project(heads: int, name: str) -> linear.Linear:
+      return linear.Linear(
+        (heads, c.d_head), ("embed",), (name, "d_head"), c.dtype, c.param_dtype
+      )
+
+    self.query = project(c.n_attention_heads, "heads")
+    self.key = project(c.n_kv_heads, "kv_heads")
+    self.value = project(c.n_kv_heads, "kv_heads")
+    self.out = linear.Linear(
+      (c.d_model,),
+      ("heads", "d_head"),
+      ("embed",),
+      c.dtype,
+      c.param_dtype,
+      scale=(2 * c.n_layers) ** -0.5,
+    )
+
+  def rows(self, x_BTD: jax.Array, positions_BT: jax.Array) -> KeyValues:
+    """Returns the keys (rotated) and values of these hidden states."""
+    keys_BTKH = rope.rotate(
+      self.key(x_BTD), positions_BT, self.config.rope_theta
+    )
+    return KeyValues(keys_BTKH.swapaxes(1, 2), self.value(x_BTD).swapaxes(1, 2))
+
+  def __call__(
+    self,
+    x_BTD: jax.Array,
+    positions_BT: jax.Array,
+    mask: masks.AttentionMask,
+    cache: KeyValues | None = None,
+  ) -> tuple[jax.Array, KeyValues]:
+    """Returns the attention output [B, T, D] and this pass's rows."""
+    q_BTNH = rope.rotate(
+      self.query(x_BTD), positions_BT, self.config.rope_theta
+    )
+    new = self.rows(x_BTD, positions_BT)
+    y_BTNH = attend(q_BTNH, new, mask, cache, self.config.attention)
+    return self.out(y_BTNH), new

@@ -1,0 +1,51 @@
+"""One transformer layer: attention and MLP, each behind a norm."""
+
+import flax.linen as nn
+import jax
+
+from mtpjax import config as config_lib
+from mtpjax.model import attention, masks, mlp, norm
+
+
+class Block(nn.Module):
+  """x + attention(norm(x)), then + mlp(norm(...))."""
+
+  config: config_lib.Model
+
+  def setup(self):
+    """Creates the parts."""
+    c = self.config
+    self.attention_norm = norm.RMSNorm(c.norm_eps, c.param_dtype)
+    self.attention = attention.Attention(c)
+    self.mlp_norm = norm.RMSNorm(c.norm_eps, c.param_dtype)
+    self.mlp = mlp.GatedMLP(c)
+
+  def rows(
+    self, x_BTD: jax.Array, positions_BT: jax.Array
+  ) -> attention.KeyValues:
+    """Returns only the keys and values these hidden states would leave."""
+    return self.attention.rows(self.attention_norm(x_BTD), positions_BT)
+
+  def __call__(
+    self,
+    x_BTD: jax.Array,
+    positions_BT: jax.Array,
+    mask: masks.AttentionMask,
+    cache: attention.KeyValues | None = None,
+  ) -> tuple[jax.Array, attention.KeyValues]:
+    """Runs the layer.
+
+    Args:
+      x_BTD: hidden states.
+      positions_BT: positions within the document.
+      mask: who reads whom.
+      cache: keys and values of earlier passes, only read.
+
+    Returns:
+      The new hidden states [B, T, D], and the keys and values of this pass.
+    """
+    y_BTD, new = self.attention(
+      self.attention_norm(x_BTD), positions_BT, mask, cache
+    )
+    x_BTD = x_BTD + y_BTD
+    return x_BTD + self.mlp(self.mlp_norm(x_BTD)), new

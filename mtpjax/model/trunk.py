@@ -1,0 +1,210 @@
+"""The trunk: the complete next-token model, with a tap for further heads.
+
+Parameters: {"embedding", "layers", "final_norm", "unembedding"}. Layers are
+stored stacked [L, ...] and scanned; a tuple of layers (see `unstack_layers`) is
+run by a plain loop, which is what decoding does: a scan over stacked weights
+copies each layer's weights at every pass.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+from mtpjax import config as config_lib
+from mtpjax import parallel
+from mtpjax.model import attention, block, masks, norm
+from mtpjax.model.probe import gradient_probe
+
+_CHECKPOINT_POLICIES = {
+  "full": jax.checkpoint_policies.nothing_saveable,
+  "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+}
+
+
+@struct.dataclass
+class TrunkOutput:
+  """What a pass of the trunk returns.
+
+  Attributes:
+    tap_BTD: hidden states that further heads read.
+    hidden_BTD: hidden states after the last layer, before the final norm.
+    rows: keys and values of this pass, one per layer; only from a tuple of
+      layers, else ().
+  """
+
+  tap_BTD: jax.Array
+  hidden_BTD: jax.Array
+  rows: tuple[attention.KeyValues, ...]
+
+
+class Trunk(nn.Module):
+  """Embedding, layers, final norm and unembedding.
+
+  Attributes:
+    config: the model; `vocab_size` is known.
+    n_layers: layers of the trunk (fewer than `config.n_layers` where matched
+      heads took some).
+    tap: "before_last" or "last".
+    mesh: the mesh activations are laid out on.
+  """
+
+  config: config_lib.Model
+  n_layers: int
+  tap: str
+  mesh: jax.sharding.Mesh
+
+  @nn.compact
+  def __call__(
+    self,
+    tokens_BT: jax.Array,
+    positions_BT: jax.Array,
+    mask: masks.AttentionMask,
+    cache: tuple[attention.KeyValues, ...] | None = None,
+    tap_probe: jax.Array | None = None,
+  ) -> TrunkOutput:
+    """Runs all layers.
+
+    Args:
+      tokens_BT: token ids.
+      positions_BT: positions within the document.
+      mask: who reads whom.
+      cache: one per layer, only read; only with a tuple of layers.
+      tap_probe: a float scalar whose gradient becomes the squared norm of the
+        gradient that offset 1 sends to the tap.
+
+    Returns:
+      A `TrunkOutput`.
+    """
+    c = self.config
+    embedding_VD = self.param(
+      "embedding",
+      parallel.logical(
+        nn.initializers.normal(c.d_model**-0.5), "vocab", "embed"
+      ),
+      (c.vocab_size, c.d_model),
+      jnp.dtype(c.param_dtype),
+    )
+    # Gathering the width first keeps the lookup itself local to each row.
+    table_VD = parallel.constrain(
+      embedding_VD.astype(c.dtype), self.mesh, "vocab", "width"
+    )
+    x_BTD = self._constrain(table_VD[tokens_BT])
+    one = block.Block(c, parent=None)
+    if self.is_initializing():
+      layers = self.param(
+        "layers",
+        lambda key: parallel.stack(
+          lambda k: one.init(k, x_BTD, positions_BT, mask)["params"],
+          key,
+          self.n_layers,
+          "layers",
+        ),
+      )
+      self._init_output()
+    else:
+      layers = self.get_variable("params", "layers")
+    run = self._loop if isinstance(layers, tuple) else self._scan
+    return run(one, layers, x_BTD, positions_BT, mask, cache, tap_probe)
+
+  def _init_output(self):
+    c = self.config
+    norm.RMSNorm(c.norm_eps, c.param_dtype, name="final_norm")(
+      jnp.zeros((1, 1, c.d_model))
+    )
+    if not c.tied_embeddings:
+      self.param(
+        "unembedding",
+        parallel.logical(
+          nn.initializers.normal(c.d_model**-0.5), "embed", "vocab"
+        ),
+        (c.d_model, c.vocab_size),
+        jnp.dtype(c.param_dtype),
+      )
+
+  def _constrain(self, x_BTD: jax.Array) -> jax.Array:
+    return parallel.constrain(x_BTD, self.mesh, "batch", "time", "width")
+
+  def _scan(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
+    assert cache is None, "a cache needs unstacked layers"
+    last = self.n_layers - 1
+    taps_inside = self.tap == "before_last"
+
+    def run_layer(carry, xs):
+      x_BTD, tap_BTD = carry
+      index, params = xs
+      if taps_inside:
+        tap_BTD = jnp.where(index == last, x_BTD, tap_BTD)
+        if tap_probe is not None:
+          # Only the last layer's gradient may reach the probe.
+          x_BTD = gradient_probe(
+            x_BTD, jnp.where(index == last, tap_probe, 0.0)
+          )
+      x_BTD, _ = one.apply({"params": params}, x_BTD, positions_BT, mask)
+      return (self._constrain(x_BTD), tap_BTD), None
+
+    if self.config.remat != "none":
+      run_layer = jax.checkpoint(
+        run_layer, policy=_CHECKPOINT_POLICIES[self.config.remat]
+      )
+    (x_BTD, tap_BTD), _ = jax.lax.scan(
+      run_layer, (x_BTD, x_BTD), (jnp.arange(self.n_layers), layers)
+    )
+    if not taps_inside:
+      tap_BTD = x_BTD
+      if tap_probe is not None:
+        x_BTD = gradient_probe(x_BTD, tap_probe)
+    return TrunkOutput(tap_BTD, x_BTD, ())
+
+  def _loop(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
+    assert tap_probe is None, "probes belong to training"
+    rows = []
+    tap_BTD = x_BTD
+    for i, params in enumerate(layers):
+      if i == len(layers) - 1:
+        tap_BTD = x_BTD
+      x_BTD, new = one.apply(
+        {"params": params},
+        x_BTD,
+        positions_BT,
+        mask,
+        None if cache is None else cache[i],
+      )
+      x_BTD = self._constrain(x_BTD)
+      rows.append(new)
+    if self.tap == "last":
+      tap_BTD = x_BTD
+    return TrunkOutput(tap_BTD, x_BTD, tuple(rows))
+
+  def final_norm(self, norm_params: Any, hidden: jax.Array) -> jax.Array:
+    """Applies the final norm, which all heads share, to [..., D]."""
+    return norm.rms_norm(norm_params["scale"], hidden, self.config.norm_eps)
+
+  def unembedding(self, lm_params: Any) -> jax.Array:
+    """Returns the unembedding [D, V] of the parameters of the trunk."""
+    if self.config.tied_embeddings:
+      return lm_params["embedding"].T
+    return lm_params["unembedding"]
+
+  def logits(self, lm_params: Any, hidden: jax.Array) -> jax.Array:
+    """Returns the logits [..., V] of hidden states [..., D].
+
+    Applies the final norm, then the unembedding; at least float32.
+    """
+    normed = self.final_norm(lm_params["final_norm"], hidden)
+    return jnp.einsum(
+      "...d,dv->...v",
+      normed,
+      self.unembedding(lm_params).astype(normed.dtype),
+      preferred_element_type=jnp.promote_types(normed.dtype, jnp.float32),
+    )
+
+
+def unstack_layers(stacked: Any) -> tuple[Any, ...]:
+  """Turns a tree of [n, ...] arrays into a tuple of n trees."""
+  n = jax.tree.leaves(stacked)[0].shape[0]
+  return tuple(
+    jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(n)
+  )

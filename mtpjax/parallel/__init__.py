@@ -1,0 +1,37 @@
+"""The only place that knows mesh axes."""
+
+from mtpjax.parallel.axes import (
+  Logical,
+  axis_names,
+  constrain,
+  is_box,
+  logical,
+  partition,
+  shardings,
+  stack,
+  unbox,
+)
+from mtpjax.parallel.mesh import (
+  batch_shards,
+  check_batch,
+  make_mesh,
+  place_batch,
+  single_device_mesh,
+)
+
+__all__ = [
+  "Logical",
+  "axis_names",
+  "batch_shards",
+  "check_batch",
+  "constrain",
+  "is_box",
+  "logical",
+  "make_mesh",
+  "partition",
+  "place_batch",
+  "shardings",
+  "single_device_mesh",
+  "stack",
+  "unbox",
+]

@@ -1,0 +1,238 @@
+"""Bytes, a BPE trained here, and files that others wrote."""
+
+import json
+import random
+
+import pytest
+
+from mtpjax.data import TextStream, load_tokenizer, train_bpe
+from mtpjax.errors import UserError
+
+TRAINING = ["hello world, hello tokens " * 8, "日本語の本 🙂 naïve café " * 4]
+
+
+def random_text(rng, n):
+  alphabets = ["abc  \n", "éüß", "日本語", "🙂🧪👩\u200d🔬", "\ufffd\x00\u0301"]
+  return "".join(rng.choice(rng.choice(alphabets)) for _ in range(n))
+
+
+@pytest.fixture(scope="module")
+def bpe_path(tmp_path_factory):
+  path = tmp_path_factory.mktemp("bpe") / "tokenizer.json"
+  assert train_bpe(TRAINING, 300, path) == 300
+  return path
+
+
+@pytest.fixture(scope="module")
+def fallback_path(tmp_path_factory):
+  """A tokenizer in the manner of Llama 2: spaces as ▁, bytes as tokens."""
+  vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+  vocabulary += ["▁", "a", "b", "c"]
+  model = {
+    "type": "BPE", "dropout": None, "unk_token": "<unk>",
+    "continuing_subword_prefix": None, "end_of_word_suffix": None,
+    "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+    "vocab": {token: i for i, token in enumerate(vocabulary)}, "merges": [],
+  }  # fmt: skip
+  added = [
+    {
+      "id": i, "content": token, "single_word": False, "lstrip": False,
+      "rstrip": False, "normalized": False, "special": True,
+    }
+    for i, token in enumerate(vocabulary[:3])
+  ]  # fmt: skip
+  definition = {
+    "version": "1.0", "truncation": None, "padding": None,
+    "added_tokens": added,
+    "normalizer": {
+      "type": "Sequence",
+      "normalizers": [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+      ],
+    },
+    "pre_tokenizer": None, "post_processor": None,
+    "decoder": {
+      "type": "Sequence",
+      "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+      ],
+    },
+    "model": model,
+  }  # fmt: skip
+  path = tmp_path_factory.mktemp("fallback") / "tokenizer.json"
+  path.write_text(json.dumps(definition))
+  return path
+
+
+@pytest.fixture(params=["bytes", "bpe", "fallback"])
+def tokenizer(request, bpe_path, fallback_path):
+  paths = {"bytes": "bytes", "bpe": bpe_path, "fallback": fallback_path}
+  return load_tokenizer(str(paths[request.param]))
+
+
+def test_text_survives_encode_and_decode(tokenizer):
+  rng = random.Random(0)
+  for n in (0, 1, 2, 40):
+    text = random_text(rng, n)
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+    assert not set(ids) & {tokenizer.bos_id, *tokenizer.eos_ids}
+    assert all(0 <= i < tokenizer.vocab_size for i in ids)
+
+
+def test_decode_skips_specials_and_marks_broken_utf8(tokenizer):
+  ids = tokenizer.encode("abc")
+  around = [tokenizer.bos_id, *ids, *tokenizer.eos_ids]
+  assert tokenizer.decode(around) == "abc"
+  broken = tokenizer.encode("abc 龍")[:-1]
+  assert tokenizer.decode(broken).startswith("abc \ufffd")
+
+
+def streamed(tokenizer, ids, sizes):
+  stream, texts, at = TextStream(tokenizer), [], 0
+  while at < len(ids):
+    size = next(sizes)
+    texts.append(stream.push(ids[at : at + size]))
+    # Nothing that is out may be taken back by what follows.
+    assert tokenizer.decode(ids).startswith("".join(texts))
+    at += size
+  return "".join(texts) + stream.flush()
+
+
+def test_stream_equals_decode(tokenizer):
+  rng = random.Random(1)
+  for _ in range(60):
+    if rng.random() < 0.5:
+      ids = tokenizer.encode(random_text(rng, rng.randrange(120)))
+    else:  # an untrained model: mostly broken UTF-8, and specials
+      ids = [rng.randrange(tokenizer.vocab_size) for _ in range(120)]
+    sizes = iter(lambda: rng.choice((1, 1, 1, 2, 7, 30)), None)
+    assert streamed(tokenizer, ids, sizes) == tokenizer.decode(ids)
+
+
+def test_long_stream_equals_decode_and_forgets(tokenizer):
+  text = "aé b 🙂 c " * 200
+  ids = tokenizer.encode(text)
+  stream = TextStream(tokenizer)
+  texts = [stream.push([i]) for i in ids]
+  assert len(stream._ids) < 80
+  assert "".join(texts) + stream.flush() == text
+
+
+def test_stream_gives_whole_characters_at_once():
+  tokenizer = load_tokenizer("bytes")
+  stream = TextStream(tokenizer)
+  ids = tokenizer.encode("é🙂!")
+  texts = [stream.push([i]) for i in ids]
+  assert texts == ["", "é", "", "", "", "🙂", "!"]
+  assert stream.push(tokenizer.encode("🙂")[:2]) == ""
+  assert stream.flush() == "\ufffd"
+  assert stream.push(tokenizer.encode("ok")) == "ok"
+
+
+def test_bpe_training_is_deterministic(tmp_path, bpe_path):
+  again = tmp_path / "sub" / "again.json"
+  train_bpe(iter(TRAINING), 300, again)
+  assert again.read_bytes() == bpe_path.read_bytes()
+  tokenizer = load_tokenizer(str(again))
+  assert (tokenizer.bos_id, tokenizer.eos_ids) == (0, (1,))
+  assert len(tokenizer.encode("hello world")) < 5
+
+
+def test_bpe_mistakes(tmp_path):
+  for texts, size, word in (([], 300, "no text"), (["x"], 100, "258")):
+    with pytest.raises(UserError, match=word):
+      train_bpe(texts, size, tmp_path / "t.json")
+  assert not (tmp_path / "t.json").exists()
+
+
+def failing_documents():
+  yield "fine"
+  raise UserError("a file is broken")
+
+
+def test_bpe_training_passes_errors_of_the_documents_on(tmp_path):
+  with pytest.raises(UserError, match="a file is broken"):
+    train_bpe(failing_documents(), 300, tmp_path / "t.json")
+
+
+def with_added(bpe_path, path, *names):
+  """Writes a copy of the BPE with further special tokens."""
+  definition = json.loads(bpe_path.read_text())
+  kept = definition["added_tokens"][0]
+  definition["added_tokens"] = [
+    kept | {"id": 300 + i, "content": name} for i, name in enumerate(names)
+  ]
+  path.write_text(json.dumps(definition))
+  return str(path)
+
+
+def test_bos_and_eos_are_looked_up_or_named(tmp_path, bpe_path):
+  names = ("<|begin_of_text|>", "<|eot_id|>", "<|end_of_text|>", "<other>")
+  path = with_added(bpe_path, tmp_path / "llama.json", *names)
+  found = load_tokenizer(path)
+  # The library numbers new tokens on from the 300 of the model.
+  assert found.bos_id == 300
+  assert found.eos_ids == (302, 301)
+  assert found.vocab_size == 304
+  named = load_tokenizer(path, "<other>", ("<|eot_id|>", "h"))
+  assert named.bos_id == 303
+  assert named.eos_ids == (301, named.encode("h")[0])
+  none = load_tokenizer(with_added(bpe_path, tmp_path / "none.json", "<x>"))
+  assert (none.bos_id, none.eos_ids) == (None, ())
+
+
+def test_fingerprint_changes_with_what_it_stands_for(tmp_path, bpe_path):
+  one = load_tokenizer(str(bpe_path))
+  spaced = tmp_path / "spaced.json"
+  spaced.write_text(json.dumps(json.loads(bpe_path.read_text()), indent=7))
+  assert load_tokenizer(str(spaced)).fingerprint == one.fingerprint
+  one.save(tmp_path)
+  assert load_tokenizer(str(tmp_path)).fingerprint == one.fingerprint
+  other = tmp_path / "other.json"
+  train_bpe(TRAINING, 299, other)
+  different = {
+    one.fingerprint,
+    load_tokenizer(str(other)).fingerprint,
+    load_tokenizer(str(bpe_path), "</s>").fingerprint,
+    load_tokenizer(str(bpe_path), "", ("</s>", "<s>")).fingerprint,
+    load_tokenizer("bytes").fingerprint,
+  }
+  assert len(different) == 5
+
+
+def test_truncation_and_padding_of_the_file_are_ignored(tmp_path, bpe_path):
+  definition = json.loads(bpe_path.read_text())
+  definition["truncation"] = {
+    "direction": "Right", "max_length": 3, "strategy": "LongestFirst",
+    "stride": 0,
+  }  # fmt: skip
+  path = tmp_path / "cut.json"
+  path.write_text(json.dumps(definition))
+  text = "hello world " * 20
+  cut, whole = load_tokenizer(str(path)), load_tokenizer(str(bpe_path))
+  assert cut.encode(text) == whole.encode(text)
+
+
+def test_loading_mistakes(tmp_path, bpe_path):
+  broken = tmp_path / "broken.json"
+  broken.write_text("{}")
+  cases = [
+    (("nowhere.json",), ("nowhere.json", "no such file", "bytes")),
+    ((str(tmp_path),), ("no such file",)),
+    ((str(broken),), (str(broken), "not a tokenizer.json")),
+    ((str(bpe_path), "<nope>"), ("data.bos_token", "<nope>", "</s>")),
+    ((str(bpe_path), "", ("</s>", "<no>")), ("data.eos_tokens", "<no>")),
+    (("bytes", "<s>"), ("bytes", "<s>", "--data.bos-token")),
+  ]
+  for arguments, words in cases:
+    with pytest.raises(UserError) as caught:
+      load_tokenizer(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+      assert word in message, message
