@@ -1,9 +1,47 @@
 """Eight host devices, and one compilation cache for the whole run."""
 
 import os
+import shutil
 import tempfile
 
+import pytest
+
+# All of this before jax is imported, and in the environment, so that programs
+# started by a test share the cache.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 flag = "--xla_force_host_platform_device_count=8"
 if flag not in os.environ.get("XLA_FLAGS", ""):
   os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+# Would silence "involuntary full rematerialization".
+os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
+# Fresh for every run: a cache from yesterday tests yesterday's compiler flags.
+cache_dir = tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+
+def pytest_unconfigure():
+  shutil.rmtree(cache_dir, ignore_errors=True)
+
+
+@pytest.fixture
+def really_compile():
+  """Switches the compilation cache off: a hit prints none of XLA's warnings."""
+  import jax
+  from jax.experimental.compilation_cache import compilation_cache
+
+  jax.config.update("jax_enable_compilation_cache", False)
+  compilation_cache.reset_cache()  # jax looks at the flag only once
+  yield
+  jax.config.update("jax_enable_compilation_cache", True)
+  compilation_cache.reset_cache()
+
+
+@pytest.fixture
+def x64():
+  """Makes float64 available to one test."""
+  import jax
+
+  with jax.enable_x64(True):
+    yield

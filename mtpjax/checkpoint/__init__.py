@@ -1,5 +1,6 @@
-"""Checkpoints: saved while training goes on, verified when restored."""
+"""Work directories and checkpoints, verified when restored."""
 
 from mtpjax.checkpoint.store import Store
+from mtpjax.checkpoint.workdir import WorkDir
 
-__all__ = ["Store"]
+__all__ = ["Store", "WorkDir"]

@@ -394,6 +394,6 @@ def _fails_anywhere(is_failure: bool) -> bool:
 
 def _first_line(error: BaseException) -> str:
   text = str(error).strip().split("\n")[0]
-  if len(text) > 200:
-    text = text[:200] + "..."
+  if len(text) > 400:  # TensorStore appends its whole specification
+    text = text[:400] + "..."
   return f"{type(error).__name__}: {text}" if text else type(error).__name__

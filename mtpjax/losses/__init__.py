@@ -1,5 +1,6 @@
 """Targets and their validity, cross-entropy, the multi-offset loss."""
 
+from mtpjax.losses.model_loss import batch_targets, model_loss
 from mtpjax.losses.multi_offset import (
   HeadInputs,
   OffsetSums,
@@ -12,6 +13,8 @@ __all__ = [
   "HeadInputs",
   "OffsetSums",
   "Targets",
+  "batch_targets",
+  "model_loss",
   "multi_offset_loss",
   "offset_coefficients",
   "shift_targets",

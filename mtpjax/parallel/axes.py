@@ -148,14 +148,14 @@ def partition(
 
 
 def shardings(boxes: Any, mesh: jax.sharding.Mesh) -> Any:
-  """Returns the `NamedSharding` of every box's value."""
-  return jax.tree.map(
-    lambda box: NamedSharding(
-      mesh, partition(box.names, box.value.shape, mesh)
-    ),
-    boxes,
-    is_leaf=is_box,
-  )
+  """Returns the `NamedSharding` of every value; unboxed ones are whole."""
+
+  def sharding(leaf: Any) -> NamedSharding:
+    if not is_box(leaf):
+      return NamedSharding(mesh, PartitionSpec())
+    return NamedSharding(mesh, partition(leaf.names, leaf.value.shape, mesh))
+
+  return jax.tree.map(sharding, boxes, is_leaf=is_box)
 
 
 def constrain(x: jax.Array, mesh: jax.sharding.Mesh, *names: str | None):

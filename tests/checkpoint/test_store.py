@@ -344,6 +344,7 @@ def test_accepts_a_step_without_digest_loudly(tmp_path):
   assert len(lines) == 1 and "UNVERIFIED" in lines[0]
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("damage", [truncate, unlink])
 @pytest.mark.parametrize("name", [DATA, "state/_METADATA"])
 def test_falls_back_from_an_unreadable_step_without_digest(

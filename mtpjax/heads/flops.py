@@ -1,0 +1,49 @@
+"""Model FLOPs per token, the numerator of MFU."""
+
+import math
+from typing import Any
+
+import jax
+
+from mtpjax.heads.multi_token import MultiTokenModel
+
+
+def _size(tree: Any) -> int:
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def count_params(model: MultiTokenModel) -> dict[str, int]:
+  """Returns the number of parameters of "lm" and of "heads"."""
+  abstract = model.abstract()
+  return {"lm": _size(abstract["lm"]), "heads": _size(abstract.get("heads"))}
+
+
+def train_flops_per_token(
+  model: MultiTokenModel, row_length: int, with_heads: bool = True
+) -> float:
+  """Counts the FLOPs of a forward and backward pass, per token.
+
+  6 for every weight that multiplies a token (the unembedding once per
+  offset), and 6 L T N H for attention scores over a causal row (PaLM, Chowdhery
+  et al. 2022, appendix B, halved for causality). Work repeated by
+  rematerialisation is not counted.
+
+  Args:
+    model: the model.
+    row_length: tokens T of a row; documents inside are not told apart.
+    with_heads: count the extra heads too.
+
+  Returns:
+    FLOPs per token.
+  """
+  c = model.config
+  abstract = model.abstract()
+  weights = _size(abstract["lm"]["layers"])
+  layers, offsets = model.trunk_layers, 1
+  if with_heads and model.heads.n_extra:
+    weights += _size(abstract["heads"])
+    offsets += model.heads.n_extra
+    layers += model.heads.n_extra * (model.heads.kind == "block")
+  weights += offsets * c.d_model * c.vocab_size
+  attention = 6 * layers * row_length * c.n_attention_heads * c.d_head
+  return 6.0 * weights + attention

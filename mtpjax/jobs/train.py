@@ -1,0 +1,247 @@
+"""`mtpjax train`: train an experiment, or go on where it stopped."""
+
+import dataclasses
+import pathlib
+from typing import Any
+
+import jax
+import rich.console
+import rich.progress
+
+from mtpjax import parallel
+from mtpjax.checkpoint import Store, WorkDir
+from mtpjax.config import Config
+from mtpjax.data import (
+  Loader,
+  Tokenizer,
+  load_fingerprint,
+  load_tokenizer,
+  open_rows,
+)
+from mtpjax.errors import UserError
+from mtpjax.evals import make_evaluator
+from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.train import (
+  JsonLines,
+  Run,
+  TensorBoard,
+  abstract_state,
+  create_state,
+  flatten,
+  make_optimizer,
+  make_train_step,
+  train,
+)
+
+
+def run(
+  config: Config, workdir: str | pathlib.Path, console: rich.console.Console
+) -> dict[str, Any]:
+  """Trains `config` in `workdir`, from its latest checkpoint if it has one.
+
+  Args:
+    config: the experiment.
+    workdir: see `mtpjax.checkpoint.workdir`.
+    console: gets one line per window of steps, and the time left.
+
+  Returns:
+    {"step", "workdir", "metrics"}: the last step, and its last metrics.
+
+  Raises:
+    UserError: the data is not prepared, the work directory is another run's,
+      or the run diverged.
+  """
+  data = config.data
+  tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
+  fingerprint = load_fingerprint(data.path)
+  _check_data(config, fingerprint, tokenizer)
+  config = with_vocabulary(config, tokenizer)
+  mesh = parallel.make_mesh(config.mesh)
+  parallel.check_batch(
+    config.train.batch_size // config.train.accumulation, mesh,
+    "train.batch_size / train.accumulation",
+  )  # fmt: skip
+  model = MultiTokenModel(config.model, config.heads, mesh)
+  optimizer = make_optimizer(config.optim, model.abstract())
+  train_rows = open_rows(data.path, "train")
+  validation_rows = open_rows(data.path, "validation")
+  loader = Loader(
+    train_rows, config.train.batch_size, config.train.seed,
+    jax.process_index(), jax.process_count(),
+  )  # fmt: skip
+
+  place = WorkDir(workdir)
+  place.claim(config, fingerprint)
+  tokenizer.save(place.path)
+
+  def say(text: str) -> None:
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+  with Store(place.checkpoints, config.train.keep) as store:
+    if store.latest_step() is None:
+      state = create_state(model, optimizer, jax.random.key(config.train.seed))
+      say(_describe(model, config))
+    else:
+      state, _ = store.restore(abstract_state(model, optimizer), log=say)
+      say(f"resuming {place.path} from step {int(state.step)}")
+    start = int(state.step)
+    if start >= config.train.steps:
+      say(
+        f"{place.path} is at step {start} of {config.train.steps}: nothing to "
+        "do; raise --train.steps to go on"
+      )
+      return {"step": start, "workdir": str(place.path), "metrics": {}}
+
+    evaluate = None
+    if len(validation_rows) and config.train.eval_every:
+      per_offset = make_evaluator(
+        model, config.loss, validation_rows, config.train.batch_size,
+        config.train.eval_batches,
+      )  # fmt: skip
+
+      def evaluate(params: Any) -> dict[str, float]:
+        return flatten(per_offset(params), config.heads.offsets)
+
+    with _Reporter(place, config, start, console) as report:
+      state = train(
+        Run(
+          config=config,
+          model=model,
+          train_step=make_train_step(model, optimizer, config),
+          loader=loader,
+          store=store,
+          metadata={
+            "config": config.to_dict(),
+            "data": fingerprint["id"],
+            "tokenizer": tokenizer.fingerprint,
+          },
+          evaluate=evaluate,
+          report=report,
+        ),
+        state,
+      )
+  step = int(state.step)
+  if step < config.train.steps:
+    say(f"stopped at step {step}, saved; the same command goes on from here")
+  return {"step": step, "workdir": str(place.path), "metrics": report.last}
+
+
+def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
+  """Fills `model.vocab_size` in from the tokenizer, or checks it."""
+  size = config.model.vocab_size or tokenizer.vocab_size
+  if size < tokenizer.vocab_size:
+    raise UserError(
+      f"model.vocab_size: {size} is less than the tokenizer's "
+      f"{tokenizer.vocab_size}; leave it 0 to take that"
+    )
+  return dataclasses.replace(
+    config, model=dataclasses.replace(config.model, vocab_size=size)
+  )
+
+
+def _check_data(
+  config: Config, fingerprint: dict[str, Any], tokenizer: Tokenizer
+) -> None:
+  """Raises UserError unless the prepared rows are those of `config`."""
+  there = fingerprint["identity"]
+  pairs = {
+    "data.row_length": (there["row_length"], config.data.row_length),
+    "tokenizer": (there["tokenizer"][:12], tokenizer.fingerprint[:12]),
+    "data.sources": (
+      [source["spec"] for source in there["sources"]],
+      list(config.data.sources),
+    ),
+  }
+  for name, (prepared, asked) in pairs.items():
+    if prepared != asked:
+      raise UserError(
+        f"{name}: {asked!r} here, but {config.data.path} was prepared with "
+        f"{prepared!r}; run `mtpjax prepare` with another --data.path"
+      )
+
+
+def _describe(model: MultiTokenModel, config: Config) -> str:
+  params = count_params(model)
+  depth, difference = model.matching()
+  total = params["lm"] + params["heads"]
+  text = (
+    f"{total / 1e6:.2f} M parameters ({params['heads'] / 1e6:.2f} M in "
+    f"{config.heads.n_extra} extra {config.heads.kind} heads), trunk of "
+    f"{depth} layers"
+  )
+  if config.heads.n_extra and config.heads.matched:
+    text += (
+      f", {difference:+,} parameters against the next-token baseline of "
+      f"{config.model.n_layers} layers"
+    )
+  return text
+
+
+class _Reporter:
+  """Sends metrics to the file, the console and TensorBoard."""
+
+  def __init__(
+    self,
+    place: WorkDir,
+    config: Config,
+    start: int,
+    console: rich.console.Console,
+  ):
+    self.config = config
+    self.console = console
+    self.last: dict[str, float] = {}
+    # Only process 0 writes; the others compute the same numbers.
+    self.writers: list[Any] = []
+    if jax.process_index() == 0:
+      self.writers.append(JsonLines(place.metrics, start))
+      if config.train.tensorboard:
+        self.writers.append(TensorBoard(place.path / "tensorboard", start))
+    self.progress = rich.progress.Progress(
+      rich.progress.TextColumn("training"),
+      rich.progress.BarColumn(),
+      rich.progress.MofNCompleteColumn(),
+      rich.progress.TimeElapsedColumn(),
+      rich.progress.TextColumn("left"),
+      rich.progress.TimeRemainingColumn(),
+      console=console,
+      transient=True,
+      disable=not console.is_terminal,
+    )
+    self.task = self.progress.add_task(
+      "training", total=config.train.steps, completed=start
+    )
+
+  def __enter__(self) -> "_Reporter":
+    self.progress.start()
+    return self
+
+  def __exit__(self, *_: Any) -> None:
+    self.progress.stop()
+    for writer in self.writers:
+      writer.close()
+
+  def __call__(self, step: int, kind: str, values: dict[str, float]) -> None:
+    for writer in self.writers:
+      writer.write(step, kind, values)
+    self.last |= {f"{kind}/{name}": value for name, value in values.items()}
+    self.progress.update(self.task, completed=step)
+    offsets = self.config.heads.offsets
+
+    def series(name: str, form: str) -> str:
+      return " ".join(f"{values[f'{name}/offset_{o}']:{form}}" for o in offsets)
+
+    text = (
+      f"step {step:>6}  {kind:<5}  loss {series('loss', '.3f')}  "
+      f"accuracy {series('accuracy', '.3f')}"
+    )
+    if kind == "train":
+      left = (self.config.train.steps - step) * values["step_secs"]
+      text += (
+        f"  norm {values['grad_norm']:.2f}  "
+        f"{values['tokens_per_sec']:,.0f} tokens/s"
+      )
+      if "mfu" in values:
+        text += f"  MFU {values['mfu']:.1%}"
+      text += f"  {left / 60:.1f} min left"
+    if jax.process_index() == 0:
+      self.console.print(text, soft_wrap=True, markup=False, highlight=False)

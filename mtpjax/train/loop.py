@@ -1,0 +1,181 @@
+"""The training loop, from top to bottom."""
+
+import dataclasses
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import jax
+import numpy as np
+
+from mtpjax import config as config_lib
+from mtpjax import parallel
+from mtpjax.checkpoint import Store
+from mtpjax.data import Loader
+from mtpjax.errors import UserError
+from mtpjax.heads import MultiTokenModel, train_flops_per_token
+from mtpjax.train.hardware import peak_flops
+from mtpjax.train.metrics import Window
+from mtpjax.train.state import TrainState
+from mtpjax.train.step import StepMetrics
+
+# (step, "train" or "eval", values by name)
+Report = Callable[[int, str, dict[str, float]], None]
+
+
+@dataclasses.dataclass
+class Run:
+  """The parts of a run, put together by `jobs/train.py`.
+
+  Attributes:
+    config: the experiment.
+    model: the model.
+    train_step: from `make_train_step`.
+    loader: rows by step.
+    store: checkpoints.
+    metadata: saved with every checkpoint.
+    evaluate: parameters -> values by name; None to never evaluate.
+    report: receives all metrics.
+  """
+
+  config: config_lib.Config
+  model: MultiTokenModel
+  train_step: Callable[[TrainState, Any], tuple[TrainState, StepMetrics]]
+  loader: Loader
+  store: Store
+  metadata: dict[str, Any]
+  evaluate: Callable[[Any], dict[str, float]] | None
+  report: Report
+
+
+def train(run: Run, state: TrainState) -> TrainState:
+  """Runs from `state` to the last step.
+
+  Metrics are fetched one step late, so that the device always has work, and
+  once more before a save. SIGTERM or Ctrl-C ends the run after the current
+  step with a checkpoint.
+
+  Args:
+    run: the parts.
+    state: a fresh or restored state; it is donated.
+
+  Returns:
+    The last state.
+
+  Raises:
+    UserError: a loss or gradient is not finite. No such state is saved.
+  """
+  config = run.config.train
+  meter = _Meter(run)
+  late: tuple[int, StepMetrics] | None = None
+  step = int(state.step)
+  with _stop_signal() as is_stopped, run.loader.iterate(step) as batches:
+    while step < config.steps:
+      batch = parallel.place_batch(next(batches), run.model.mesh)
+      state, metrics = run.train_step(state, batch)
+      step += 1
+      if late is not None:
+        meter.read(*late)
+      late = step, metrics
+      is_last = step == config.steps or is_stopped()
+      is_saving = is_last or step % config.save_every == 0
+      is_evaluating = run.evaluate is not None and (
+        is_last or (config.eval_every > 0 and step % config.eval_every == 0)
+      )
+      if is_saving or is_evaluating:
+        meter.read(*late)
+        late = None
+      if is_saving:
+        # A line ends here, so that a resumed run writes the same lines.
+        meter.write(step)
+        run.store.save(step, state, {**run.metadata, "step": step})
+      if is_evaluating:
+        run.report(step, "eval", run.evaluate(state.params))
+        meter.window.start_clock()
+      if is_last:
+        break
+  run.store.wait()
+  return state
+
+
+class _Meter:
+  """Reads the metrics of steps, stops at bad ones, writes lines of them."""
+
+  def __init__(self, run: Run):
+    self.run = run
+    self.window = Window(run.config.heads.offsets)
+    c = run.config
+    self.tokens_per_step = c.train.batch_size * c.data.row_length
+    device = run.model.mesh.devices.flat[0]
+    self.peak = peak_flops(device, c.train.peak_tflops)
+
+  def read(self, step: int, metrics: StepMetrics) -> None:
+    metrics = jax.device_get(metrics)
+    if not metrics.is_finite:
+      raise UserError(_not_finite(step, metrics, self.run.config))
+    self.window.add(metrics)
+    if step % self.run.config.train.log_every == 0:
+      self.write(step)
+
+  def write(self, step: int) -> None:
+    if not self.window.steps:
+      return
+    line = self.window.close(self.tokens_per_step)
+    if self.peak is not None:
+      line |= self._utilisation(line["tokens_per_sec"])
+    self.run.report(step, "train", line)
+
+  def _utilisation(self, tokens_per_sec: float) -> dict[str, float]:
+    rate = tokens_per_sec / (self.peak * self.run.model.mesh.size)
+    length = self.run.config.data.row_length
+
+    def mfu(with_heads: bool) -> float:
+      return rate * train_flops_per_token(self.run.model, length, with_heads)
+
+    return {"mfu": mfu(True), "mfu_without_heads": mfu(False)}
+
+
+def _not_finite(
+  step: int, metrics: StepMetrics, config: config_lib.Config
+) -> str:
+  offsets = config.heads.offsets
+  bad = [
+    offset
+    for offset, nll in zip(offsets, metrics.sums.nll_M, strict=True)
+    if not np.isfinite(nll)
+  ]
+  where = (
+    f"the loss of offset {', '.join(map(str, bad))}" if bad else "the gradient"
+  )
+  return (
+    f"step {step}: {where} is not finite (loss {metrics.loss}, gradient norm "
+    f"{metrics.grad_norm}, learning rate {metrics.learning_rate:.3g}); the "
+    "state before it is kept and nothing bad was saved. Look at grad_norm in "
+    "metrics.jsonl; then lower --optim.peak-lr, raise --optim.warmup-steps, or "
+    "try --model.dtype float32"
+  )
+
+
+@contextmanager
+def _stop_signal() -> Iterator[Callable[[], bool]]:
+  """Turns SIGTERM and Ctrl-C into a question the loop asks."""
+  received: list[int] = []
+
+  def note(number, frame):
+    if received:  # asked twice: at once
+      raise KeyboardInterrupt
+    received.append(number)
+
+  try:
+    previous = {
+      s: signal.signal(s, note) for s in (signal.SIGTERM, signal.SIGINT)
+    }
+  except ValueError:  # not the main thread: its owner handles signals
+    yield lambda: False
+    return
+  try:
+    yield lambda: bool(received)
+  finally:
+    for number, handler in previous.items():
+      signal.signal(number, handler)
