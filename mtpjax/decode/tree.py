@@ -1,0 +1,134 @@
+"""Draft trees: which candidate of which offset stands behind which other.
+
+`parents` is the truth; depths, ancestors and paths are derived from it. The
+root is the last committed token. A chain is a tree, and so is the root alone,
+which is plain next-token decoding.
+
+  rank paths (0,), (1,), (0, 0)        node     0  1  2  3
+                                       parent   0  0  0  1
+          0                            depth    0  1  1  2
+         / \\                           rank     0  0  1  0
+        1   2
+        |
+        3
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import numpy as np
+
+from mtpjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Tree:
+  """A fixed tree; hashable, so that a compiled program can depend on it.
+
+  Attributes:
+    parents: parent of each node; parents come before children; the root is
+      node 0 and its own parent.
+    ranks: which of its offset's candidates a node takes, 0 for the likeliest;
+      0 for the root.
+  """
+
+  parents: tuple[int, ...]
+  ranks: tuple[int, ...]
+
+  def __post_init__(self):
+    if len(self.parents) != len(self.ranks) or self.parents[0] != 0:
+      raise UserError(f"tree: parents {self.parents} do not begin at a root")
+    for node, parent in enumerate(self.parents[1:], start=1):
+      if not 0 <= parent < node:
+        raise UserError(
+          f"tree: node {node} comes before its parent {parent}; list parents "
+          "first"
+        )
+    children = list(zip(self.parents, self.ranks, strict=True))[1:]
+    if len(set(children)) < len(children):
+      twice = next(c for c in children if children.count(c) > 1)
+      raise UserError(
+        f"tree: node {twice[0]} has two children of rank {twice[1]}; siblings "
+        "must differ"
+      )
+
+  @classmethod
+  def root(cls) -> "Tree":
+    """Returns the root alone: plain next-token decoding."""
+    return cls((0,), (0,))
+
+  @classmethod
+  def chain(cls, length: int) -> "Tree":
+    """Returns the root and `length` drafts, one behind the other."""
+    return cls((0, *range(length)), (0,) * (length + 1))
+
+  @classmethod
+  def from_rank_paths(cls, paths: Iterable[tuple[int, ...]]) -> "Tree":
+    """Builds a tree from the ranks along the path to each node.
+
+    Args:
+      paths: as in Medusa's choices: (1, 0) is the likeliest candidate of
+        depth 2 behind the second of depth 1.
+
+    Returns:
+      The tree, nodes sorted by depth.
+
+    Raises:
+      UserError: a path occurs twice or the path to its parent is missing.
+    """
+    ordered = sorted(paths, key=lambda path: (len(path), path))
+    nodes: dict[tuple[int, ...], int] = {(): 0}
+    parents, ranks = [0], [0]
+    for path in ordered:
+      if path in nodes:
+        raise UserError(f"tree: path {path} occurs twice")
+      if path[:-1] not in nodes:
+        raise UserError(f"tree: path {path} needs {path[:-1]} too")
+      nodes[path] = len(parents)
+      parents.append(nodes[path[:-1]])
+      ranks.append(path[-1])
+    return cls(tuple(parents), tuple(ranks))
+
+  @functools.cached_property
+  def depth_Q(self) -> np.ndarray:
+    """Distance of each node from the root, int32."""
+    depth = [0]
+    for parent in self.parents[1:]:
+      depth.append(depth[parent] + 1)
+    return np.array(depth, np.int32)
+
+  @property
+  def size(self) -> int:
+    """Nodes Q, root included."""
+    return len(self.parents)
+
+  @property
+  def max_depth(self) -> int:
+    """Drafts on the longest path."""
+    return int(self.depth_Q.max())
+
+  @property
+  def width(self) -> int:
+    """Candidates C each offset must propose."""
+    return max(self.ranks) + 1
+
+  @functools.cached_property
+  def ancestors_QQ(self) -> np.ndarray:
+    """[q, k] is True if k is q or an ancestor of q."""
+    ancestors = np.eye(self.size, dtype=bool)
+    for node, parent in enumerate(self.parents):
+      ancestors[node] |= ancestors[parent]
+    return ancestors
+
+  @functools.cached_property
+  def paths_QJ(self) -> np.ndarray:
+    """The path from the root to each node, J = max_depth + 1 nodes, int32.
+
+    Behind its end a path repeats its last node.
+    """
+    paths = np.zeros((self.size, self.max_depth + 1), np.int32)
+    for node, parent in enumerate(self.parents):
+      paths[node] = paths[parent]
+      paths[node, self.depth_Q[node] :] = node
+    return paths
