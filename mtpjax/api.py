@@ -1,19 +1,47 @@
-"""For use as a library: load a run."""
+"""For use as a library: load a run and generate with it.
+
+The loss for somebody else's training loop is `mtpjax.losses`; the README shows
+both at work.
+"""
 
 import dataclasses
+import functools
 import pathlib
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
-from mtpjax import parallel
+from mtpjax import config as config_lib
+from mtpjax import decode, parallel
 from mtpjax.checkpoint import Store, WorkDir
-from mtpjax.config import Config
-from mtpjax.data import Tokenizer, load_tokenizer
+from mtpjax.data import TextStream, Tokenizer, load_tokenizer
+from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
+
+Prompt = str | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)
+class Generation:
+  """What a prompt has brought.
+
+  Attributes:
+    ids: generated ids; an EOS that ended them is the last one.
+    text: the same as text, special tokens left out.
+    finish_reason: "eos" or "length".
+    logprobs: log-probability of each id under the model, at temperature 1.
+    passes: trunk passes that committed them, the prompt's own included.
+  """
+
+  ids: list[int]
+  text: str
+  finish_reason: str
+  logprobs: list[float]
+  passes: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Loaded:
   """A trained model, ready to use.
 
@@ -25,11 +53,111 @@ class Loaded:
     step: completed steps of the checkpoint.
   """
 
-  config: Config
+  config: config_lib.Config
   model: MultiTokenModel
   params: Any
   tokenizer: Tokenizer
   step: int
+
+  @functools.cached_property
+  def decode_params(self) -> Any:
+    """The parameters as decoding wants them; see `decode.decode_params`."""
+    return decode.decode_params(self.model, self.params)
+
+  def encode(self, prompt: Prompt) -> list[int]:
+    """Returns the ids of a prompt: a text as a document begins, ids as is."""
+    if not isinstance(prompt, str):
+      return [int(i) for i in prompt]
+    ids = self.tokenizer.encode(prompt)
+    bos = self.tokenizer.bos_id
+    if self.config.data.add_bos and bos is not None:
+      ids = [bos, *ids]
+    return ids
+
+  def generate(
+    self,
+    prompts: Sequence[Prompt],
+    ignore_eos: bool = False,
+    on_text: Callable[[int, str], None] | None = None,
+    **overrides: Any,
+  ) -> list[Generation]:
+    """Continues prompts.
+
+    Args:
+      prompts: texts, or lists of ids.
+      ignore_eos: go on to `max_new_tokens` whatever comes.
+      on_text: called with the index of a prompt and its next piece of text as
+        tokens are committed; the pieces join to the text.
+      **overrides: fields of `config.Decode`, such as `mode="next"`,
+        `temperature=0.8`, `seed=1`, `max_new_tokens=64`. The output does not
+        depend on `mode`, nor on the other prompts.
+
+    Returns:
+      A `Generation` per prompt, in their order.
+
+    Raises:
+      UserError: a prompt without tokens or longer than the cache, an id
+        outside the vocabulary, or a setting out of range.
+    """
+    settings = dataclasses.replace(self.config.decode, **overrides)
+    tree = decode.Tree.for_mode(settings.mode, self.config.heads)
+    spec = decode.Spec(self.model, tree, settings.temperature > 0)
+    eos_ids = () if ignore_eos else self.tokenizer.eos_ids
+    requests = [
+      self._request(settings, self.encode(prompt), index)
+      for index, prompt in enumerate(prompts)
+    ]
+    batch = min(settings.batch_size, len(requests))
+    results: list[decode.Result] = []
+    for first in range(0, len(requests), max(batch, 1)):
+      group = requests[first : first + batch]
+      streams = [TextStream(self.tokenizer) for _ in group]
+      seen = [0] * len(group)
+      latest: list[decode.Result] = []
+      for latest in decode.generate(
+        spec, self.decode_params, group, eos_ids, batch, settings.chunk_passes
+      ):
+        if on_text is None:
+          continue
+        for i, result in enumerate(latest):
+          piece = streams[i].push(result.ids[seen[i] :])
+          seen[i] = len(result.ids)
+          if result.finish_reason != "running":
+            piece += streams[i].flush()
+          if piece:
+            on_text(first + i, piece)
+      results += latest
+    return [
+      Generation(
+        list(result.ids),
+        self.tokenizer.decode(result.ids),
+        result.finish_reason,
+        list(result.logprobs),
+        result.passes,
+      )
+      for result in results
+    ]
+
+  def _request(
+    self, settings: config_lib.Decode, ids: list[int], index: int
+  ) -> decode.Request:
+    size, room = self.config.model.vocab_size, settings.cache_tokens
+    outside = [i for i in ids if not 0 <= i < size]
+    if outside:
+      raise UserError(
+        f"prompt {index}: id {outside[0]} is outside the vocabulary of {size}"
+      )
+    new = settings.max_new_tokens
+    if room and len(ids) >= room:
+      raise UserError(
+        f"prompt {index}: {len(ids)} tokens leave no room in a cache of "
+        f"{room}; raise decode.cache_tokens or shorten the prompt"
+      )
+    if room:
+      new = min(new, room - len(ids))
+    return decode.Request(
+      tuple(ids), new, settings.temperature, settings.seed, index
+    )
 
 
 def load(
@@ -57,14 +185,7 @@ def load(
   tokenizer = load_tokenizer(
     place.tokenizer_spec(config), config.data.bos_token, config.data.eos_tokens
   )
-  boxes = model.abstract()
-  abstract = jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding
-    ),
-    parallel.unbox(boxes),
-    parallel.shardings(boxes, mesh),
-  )
+  abstract = parallel.abstract_arrays(model.abstract(), mesh)
   with Store(place.checkpoints) as store:
     state, metadata = store.restore({"params": abstract}, step, partial=True)
   return Loaded(config, model, state["params"], tokenizer, metadata["step"])

@@ -18,7 +18,17 @@ class _Parser(argparse.ArgumentParser):
   def __init__(self, *args: Any, **kwargs: Any):
     super().__init__(*args, allow_abbrev=False, **kwargs)
 
+  def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+    """Stops at an unknown option, naming the nearest one there is."""
+    found, unknown = super().parse_known_args(*args, **kwargs)
+    if unknown:
+      name = unknown[0].split("=")[0]
+      close = config_lib.nearest(name, list(self._option_string_actions))
+      raise UserError(f"{name}: no such option{close}")
+    return found, unknown
+
   def error(self, message: str) -> NoReturn:
+    """Raises what argparse would print below its usage."""
     raise UserError(f"{message}; see {self.prog} --help")
 
 
@@ -90,30 +100,154 @@ def _build_parser() -> _Parser:
     "--data-path", default="", help="prepared rows; default those of the run"
   )
   _add_json(evaluate)
+  evaluate.add_argument(
+    "--decode",
+    action="store_true",
+    help="also decode held-out prompts, plainly and self-speculatively",
+  )
+  _add_generate(commands)
+  _add_bench(commands)
+  _add_tokenizer(commands)
   return parser
 
 
-def _split_overrides(
-  parser: _Parser, argv: Sequence[str]
-) -> argparse.Namespace:
-  args, unknown = parser.parse_known_args(argv)
-  if unknown:
-    name = unknown[0].split("=")[0]
-    known = ["--" + path.replace("_", "-") for path, _ in config_lib.fields()]
-    raise UserError(
-      f"{unknown[0]}: no such option{config_lib.nearest(name, known)}"
+def _list_of(kind: type) -> Any:
+  def parse(text: str) -> tuple[Any, ...]:
+    return config_lib.parse_value(text, tuple[kind, ...])
+
+  parse.__name__ = config_lib.kind_name(tuple[kind, ...])
+  return parse
+
+
+def _add_bench(commands: Any) -> None:
+  bench = commands.add_parser(
+    "bench",
+    help="memory of the loss, speed of training and of decoding",
+    description="Benches of synthetic models of any size, set by overrides.",
+  )
+  kinds = bench.add_subparsers(dest="bench", metavar="BENCH", required=True)
+  memory = kinds.add_parser(
+    "memory", help="temporary bytes of the loss by number of offsets"
+  )
+  train = kinds.add_parser(
+    "train", help="time of a step by number of offsets, parameters matched"
+  )
+  for parser in (memory, train):
+    parser.add_argument(
+      "--n", type=_list_of(int), default=(1, 2, 4, 8), metavar="INT,...",
+      help="numbers of offsets; default 1,2,4,8",
+    )  # fmt: skip
+  decode = kinds.add_parser(
+    "decode", help="tokens per pass and per second, pass by pass"
+  )
+  decode.add_argument(
+    "workdir", nargs="?", help="of mtpjax train; default a random model"
+  )
+  for name, kind, default, text in (
+    ("batches", int, (1, 4), "prompts decoded together"),
+    ("temperatures", float, (0.0,), "0 is greedy"),
+  ):
+    decode.add_argument(
+      f"--{name}",
+      type=_list_of(kind),
+      default=default,
+      metavar=f"{kind.__name__.upper()},...",
+      help=f"{text}; default {','.join(map(str, default))}",
     )
-  return args
+  decode.add_argument(
+    "--modes",
+    type=lambda text: tuple(text.split(",")),
+    default=config_lib.DECODE_MODES,
+    metavar="STR,...",
+    help="compared with the first; default next,chain",
+  )
+  decode.add_argument(
+    "--prompt-length", type=int, default=64, help="tokens; default 64"
+  )
+  decode.add_argument(
+    "--new-tokens", type=int, default=128, help="per prompt; default 128"
+  )
+  for parser, repeats in ((train, 10), (decode, 5)):
+    parser.add_argument(
+      "--repeats", type=int, default=repeats, help=f"default {repeats}"
+    )
+  for parser in (memory, train, decode):
+    _add_json(parser)
+    _add_overrides(parser)
 
 
-def _read_config(args: argparse.Namespace) -> config_lib.Config:
+def _add_tokenizer(commands: Any) -> None:
+  tokenizer = commands.add_parser("tokenizer", help="train a tokenizer")
+  kinds = tokenizer.add_subparsers(
+    dest="tokenizer", metavar="ACTION", required=True
+  )
+  train = kinds.add_parser("train", help="train a byte-level BPE")
+  train.add_argument(
+    "--sources", type=_list_of(str), default=("python-stdlib",),
+    metavar="STR;...", help="as --data.sources; default python-stdlib",
+  )  # fmt: skip
+  train.add_argument(
+    "--vocab-size", type=int, default=8192, help="default 8192"
+  )
+  train.add_argument(
+    "--out", required=True, type=pathlib.Path, help="a tokenizer.json to write"
+  )
+
+
+def _add_generate(commands: Any) -> None:
+  parser = commands.add_parser(
+    "generate", help="continue prompts with a trained model"
+  )
+  parser.add_argument("workdir", help="of mtpjax train")
+  source = parser.add_mutually_exclusive_group()
+  source.add_argument(
+    "--prompt", help="one text, continued as a stream; default standard input"
+  )
+  source.add_argument(
+    "--prompts",
+    type=pathlib.Path,
+    metavar="FILE",
+    help='JSON Lines with "text" or "ids", decoded in batches',
+  )
+  parser.add_argument("--step", type=int, help="checkpoint; default latest")
+  parser.add_argument(
+    "--ignore-eos", action="store_true", help="go on whatever comes"
+  )
+  for path, field in config_lib.fields():
+    section, name = path.split(".")
+    if section == "decode":
+      parser.add_argument(
+        "--" + name.replace("_", "-"),
+        dest=name,
+        metavar=config_lib.kind_name(field.type).upper(),
+        default=argparse.SUPPRESS,
+        help=f"{field.metadata['help']}; default that of the run",
+      )
+  _add_json(parser)
+
+
+def _override(
+  config: config_lib.Config, args: argparse.Namespace
+) -> config_lib.Config:
   paths = {path for path, _ in config_lib.fields()}
   changes = {k: v for k, v in vars(args).items() if k in paths}
-  config = config_lib.load_experiment(args.experiment, args.variant)
   return config_lib.override(config, changes)
 
 
-def _run(args: argparse.Namespace, console: Any) -> dict[str, Any]:
+def _read_config(args: argparse.Namespace) -> config_lib.Config:
+  return _override(
+    config_lib.load_experiment(args.experiment, args.variant), args
+  )
+
+
+def _decode_overrides(args: argparse.Namespace) -> dict[str, Any]:
+  paths = [p for p, _ in config_lib.fields() if p.startswith("decode.")]
+  given = {p: vars(args)[p[7:]] for p in paths if p[7:] in vars(args)}
+  decode = config_lib.override(config_lib.Config(), given).decode
+  return {p[7:]: getattr(decode, p[7:]) for p in given}
+
+
+def _run(args: argparse.Namespace, console: Any) -> Any:
   # Jobs are imported where they run: `mtpjax --help` needs no JAX.
   if args.command == "prepare":
     from mtpjax.jobs import prepare
@@ -128,9 +262,40 @@ def _run(args: argparse.Namespace, console: Any) -> dict[str, Any]:
 
     return evaluate.run(
       args.workdir, console, args.step, args.split, args.batches,
-      args.data_path,
+      args.data_path, args.decode,
     )  # fmt: skip
-  raise AssertionError(args.command)
+  if args.command == "generate":
+    from mtpjax.jobs import generate
+
+    return generate.run(
+      args.workdir, console, args.prompt, args.prompts, args.step,
+      args.ignore_eos, **_decode_overrides(args),
+    )  # fmt: skip
+  if args.command == "tokenizer":
+    from mtpjax.jobs import tokenizer
+
+    return tokenizer.train(args.sources, args.vocab_size, args.out, console)
+  return _run_bench(args, console)
+
+
+def _run_bench(args: argparse.Namespace, console: Any) -> Any:
+  if args.bench == "memory":
+    from mtpjax.jobs.bench import memory
+
+    config = _override(memory.default_config(), args)
+    return memory.run(config, console, args.n)
+  if args.bench == "train":
+    from mtpjax.jobs.bench import train
+
+    config = _override(train.default_config(), args)
+    return train.run(config, console, args.n, args.repeats)
+  from mtpjax.jobs.bench import decode
+
+  config = _override(decode.default_config(), args)
+  return decode.run(
+    config, console, args.workdir, args.batches, args.temperatures,
+    args.modes, args.prompt_length, args.new_tokens, args.repeats,
+  )  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -146,9 +311,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
   console = rich.console.Console()
   try:
-    args = _split_overrides(
-      _build_parser(), sys.argv[1:] if argv is None else argv
-    )
+    args = _build_parser().parse_args(argv)
     figures = _run(args, console)
     if getattr(args, "json", None):
       args.json.parent.mkdir(parents=True, exist_ok=True)

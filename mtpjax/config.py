@@ -25,6 +25,7 @@ REMAT_POLICIES = ("none", "full", "dots")
 LOSS_MODES = ("fused", "remat", "unrolled")
 DTYPES = ("float32", "bfloat16", "float64")
 HEAD_KINDS = ("block", "linear", "medusa")
+DECODE_MODES = ("next", "chain")
 TAPS = ("before_last", "last")
 ATTENTION = ("xla", "cudnn")
 
@@ -277,6 +278,20 @@ class Decode:
   temperature: float = _field(0.0, "0 is greedy", True)
   seed: int = _field(0, "with the position, all there is to randomness", True)
   chunk_passes: int = _field(16, "passes between looks of the host", True)
+  batch_size: int = _field(8, "prompts decoded together at most", True)
+  cache_tokens: int = _field(
+    0, "prompt and new tokens a cache holds; 0 makes it fit the request", True
+  )
+
+  def __post_init__(self):
+    _require_one_of("decode.mode", self.mode, DECODE_MODES)
+    _require_positive(
+      "decode", self, "max_new_tokens", "chunk_passes", "batch_size"
+    )
+    _require(
+      self.temperature >= 0, "decode.temperature", self.temperature,
+      "must be >= 0",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,7 +352,7 @@ def parse_value(text: str, kind: Any) -> Any:
   """Reads the command-line form of a field's value.
 
   Args:
-    text: "3e-4", "true", "1,2,3", ...
+    text: "3e-4", "true", "1,2,3", "text;text", ...
     kind: the field's type: int, float, bool, str, or a tuple of one of them.
 
   Returns:
@@ -348,8 +363,9 @@ def parse_value(text: str, kind: Any) -> Any:
   """
   if typing.get_origin(kind) is tuple:
     inner = typing.get_args(kind)[0]
-    parts = [p for p in text.strip("()").split(",") if p.strip()]
-    return tuple(parse_value(p.strip(), inner) for p in parts)
+    # Texts may hold commas themselves: "jsonl:chat.jsonl:prompt,answer".
+    parts = text.split(";" if inner is str else ",")
+    return tuple(parse_value(p.strip(), inner) for p in parts if p.strip())
   if kind is bool:
     if text.lower() not in ("true", "false"):
       raise ValueError(f"{text!r} is neither true nor false")
@@ -358,9 +374,10 @@ def parse_value(text: str, kind: Any) -> Any:
 
 
 def kind_name(kind: Any) -> str:
-  """Returns how a field's type is written in help and errors: "int,..."."""
+  """Returns how a value is written, for help and errors: "int,..."."""
   if isinstance(kind, types.GenericAlias):
-    return f"{typing.get_args(kind)[0].__name__},..."
+    inner = typing.get_args(kind)[0]
+    return f"{inner.__name__}{';' if inner is str else ','}..."
   return "true|false" if kind is bool else kind.__name__
 
 

@@ -19,6 +19,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 
 
@@ -89,6 +90,33 @@ class Tree:
       parents.append(nodes[path[:-1]])
       ranks.append(path[-1])
     return cls(tuple(parents), tuple(ranks))
+
+  @classmethod
+  def for_mode(cls, mode: str, heads: config_lib.Heads) -> "Tree":
+    """Returns the tree of a decoding mode.
+
+    Args:
+      mode: "next", or "chain": every offset of the unbroken run from 1.
+      heads: the heads there are.
+
+    Returns:
+      The tree.
+
+    Raises:
+      UserError: no head to draft with, or an unknown mode.
+    """
+    if mode == "next":
+      return cls.root()
+    if mode != "chain":
+      raise UserError(
+        f"mode: {mode!r} is not one of {', '.join(config_lib.DECODE_MODES)}"
+      )
+    if not heads.chain_length:
+      raise UserError(
+        f"mode: 'chain' drafts with the head of offset 2, and heads.offsets "
+        f"are {heads.offsets}; use mode next"
+      )
+    return cls.chain(heads.chain_length)
 
   @functools.cached_property
   def depth_Q(self) -> np.ndarray:

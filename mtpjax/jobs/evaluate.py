@@ -1,15 +1,19 @@
-"""`mtpjax evaluate`: loss and accuracy per offset of a checkpoint."""
+"""`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
 import pathlib
+import statistics
 from typing import Any
 
 import rich.console
 import rich.table
 
 from mtpjax import api, parallel
-from mtpjax.data import open_rows
+from mtpjax.data import Rows, open_rows
 from mtpjax.errors import UserError
-from mtpjax.evals import make_evaluator
+from mtpjax.evals import held_out_requests, make_evaluator, measure_decoding
+
+_PROMPTS = 8
+_NEW_TOKENS = 192
 
 
 def run(
@@ -19,6 +23,7 @@ def run(
   split: str = "validation",
   batches: int = 0,
   data_path: str = "",
+  with_decoding: bool = False,
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on prepared rows.
 
@@ -29,10 +34,14 @@ def run(
     split: "validation" or "train".
     batches: how many at most; 0 takes all rows.
     data_path: prepared rows; empty takes those of the run.
+    with_decoding: also decode held-out prompts, one at a time, with the
+      next-token head alone and self-speculatively.
 
   Returns:
     {"step", "split", "offsets", "loss_by_offset", "accuracy_by_offset",
-    "targets_by_offset"}; losses in nats per target.
+    "targets_by_offset"}; losses in nats per target. With decoding also
+    {"tokens_per_pass", "plain_tokens_per_sec", "speculative_tokens_per_sec",
+    "ratio", "outputs_identical"}.
 
   Raises:
     UserError: no such work directory, checkpoint, data or split.
@@ -49,22 +58,70 @@ def run(
     batches or -(-len(rows) // config.train.batch_size),
   )  # fmt: skip
   values = evaluate(loaded.params)
-  table = rich.table.Table(title=f"step {loaded.step}, {split} rows")
-  for name in ("offset", "loss (nats)", "accuracy", "targets"):
-    table.add_column(name, justify="right")
-  for i, offset in enumerate(config.heads.offsets):
-    table.add_row(
-      str(offset),
-      f"{values['loss'][i]:.4f}",
-      f"{values['accuracy'][i]:.4f}",
-      f"{values['targets'][i]:,.0f}",
-    )
-  console.print(table)
-  return {
+  figures = {
     "step": loaded.step,
     "split": split,
     "offsets": list(config.heads.offsets),
     "loss_by_offset": values["loss"].tolist(),
     "accuracy_by_offset": values["accuracy"].tolist(),
     "targets_by_offset": values["targets"].tolist(),
+  }
+  table = rich.table.Table(
+    title=f"{workdir}, step {loaded.step}, {split} rows", show_header=False
+  )
+  table.add_column()
+  table.add_column(justify="right")
+  for i, offset in enumerate(config.heads.offsets):
+    table.add_row(
+      f"offset {offset}: loss (nats), accuracy",
+      f"{values['loss'][i]:.3f}, {values['accuracy'][i]:.1%}",
+    )
+  if with_decoding:
+    decoding = _decode(loaded, rows, console)
+    figures |= decoding
+    table.add_row("tokens per pass", f"{decoding['tokens_per_pass']:.2f}")
+    table.add_row(
+      "tokens/s, next-token head", f"{decoding['plain_tokens_per_sec']:,.0f}"
+    )
+    table.add_row(
+      "tokens/s, self-speculative",
+      f"{decoding['speculative_tokens_per_sec']:,.0f}",
+    )
+    table.add_row("ratio", f"{decoding['ratio']:.2f}")
+    table.add_row(
+      "outputs identical", "yes" if decoding["outputs_identical"] else "NO"
+    )
+  console.print(table)
+  return figures
+
+
+def _decode(
+  loaded: api.Loaded, rows: Rows, console: rich.console.Console
+) -> dict[str, Any]:
+  """Decodes prompts one by one with both modes, taking turns."""
+  requests = held_out_requests(
+    rows, _PROMPTS, min(64, loaded.config.data.row_length // 2), _NEW_TOKENS
+  )
+  # One compilation for all; outputs of each prompt are compared.
+  speeds = []
+  with console.status("decoding held-out prompts"):
+    for request in requests:
+      speeds.append(
+        measure_decoding(
+          loaded.model, loaded.decode_params, [request], repeats=3
+        )
+      )
+
+  def mean_secs(pick: int) -> float:
+    return statistics.mean(1 / pair[pick].tokens_per_sec for pair in speeds)
+
+  passes = sum(1 / pair[1].tokens_per_pass for pair in speeds)
+  return {
+    "tokens_per_pass": len(speeds) / passes,
+    "plain_tokens_per_sec": 1 / mean_secs(0),
+    "speculative_tokens_per_sec": 1 / mean_secs(1),
+    "ratio": mean_secs(0) / mean_secs(1),
+    "outputs_identical": all(pair[1].outputs_identical for pair in speeds),
+    "prompts": len(speeds),
+    "new_tokens": _NEW_TOKENS,
   }

@@ -189,6 +189,9 @@ class _OffsetScan:
   def remat(self, inputs, targets, coefficients_M, context):
     """Recomputes heads and logits in the backward pass."""
 
+    # Wide, so that its gradient is summed over chunks and heads in float32.
+    unembedding_GDV = inputs.unembedding_DV.astype(self._zero(inputs).nll.dtype)
+
     def whole_head(params, tap_BTD, probe):
       tap_BTD = gradient_probe(tap_BTD, probe)
       return self.head(params, inputs.shared, tap_BTD, context)
@@ -198,7 +201,7 @@ class _OffsetScan:
 
       def add(sums, chunk):
         return sums + cross_entropy.chunk_loss(
-          chunk, inputs.unembedding_DV, self.z_loss
+          chunk, unembedding_GDV, self.z_loss
         ), None
 
       sums, _ = jax.lax.scan(add, self._zero(inputs), chunks)

@@ -2,6 +2,7 @@
 
 from mtpjax.parallel.axes import (
   Logical,
+  abstract_arrays,
   axis_names,
   constrain,
   is_box,
@@ -21,6 +22,7 @@ from mtpjax.parallel.mesh import (
 
 __all__ = [
   "Logical",
+  "abstract_arrays",
   "axis_names",
   "batch_shards",
   "check_batch",

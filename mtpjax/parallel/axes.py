@@ -158,6 +158,25 @@ def shardings(boxes: Any, mesh: jax.sharding.Mesh) -> Any:
   return jax.tree.map(sharding, boxes, is_leaf=is_box)
 
 
+def abstract_arrays(boxes: Any, mesh: jax.sharding.Mesh) -> Any:
+  """Returns shape, dtype and sharding of every value, for a restore.
+
+  Args:
+    boxes: a tree of boxes around shapes, from `jax.eval_shape`.
+    mesh: where the arrays will live.
+
+  Returns:
+    The tree of `jax.ShapeDtypeStruct` with shardings.
+  """
+  return jax.tree.map(
+    lambda leaf, sharding: jax.ShapeDtypeStruct(
+      leaf.shape, leaf.dtype, sharding=sharding
+    ),
+    unbox(boxes),
+    shardings(boxes, mesh),
+  )
+
+
 def constrain(x: jax.Array, mesh: jax.sharding.Mesh, *names: str | None):
   """Fixes the sharding of an activation by the names of its axes."""
   return jax.lax.with_sharding_constraint(

@@ -41,13 +41,7 @@ def abstract_state(
   boxes = jax.eval_shape(
     lambda key: _init_boxed(model, optimizer, key), jax.random.key(0)
   )
-  return jax.tree.map(
-    lambda leaf, sharding: jax.ShapeDtypeStruct(
-      leaf.shape, leaf.dtype, sharding=sharding
-    ),
-    parallel.unbox(boxes),
-    parallel.shardings(boxes, model.mesh),
-  )
+  return parallel.abstract_arrays(boxes, model.mesh)
 
 
 def create_state(

@@ -267,7 +267,7 @@ def test_bfloat16_inputs_get_float32_mathematics():
           targets,
           losses.offset_coefficients(targets.counts_M, ()),
           mode=mode,
-          chunk_tokens=100,
+          chunk_tokens=4,
         ),
         has_aux=True,
       )
@@ -281,12 +281,17 @@ def test_bfloat16_inputs_get_float32_mathematics():
     # Products of bfloat16 are exact in float32: only the order differs.
     assert abs(other - loss) <= 1e-6 * loss
     tiny.assert_close(other_sums, sums, 1e-6)
-    for name in ("hidden_BTD", "tap_BTD", "unembedding_DV"):
+    # The largest of these sees two roundings to bfloat16, of 2**-9 each; the
+    # unembedding's, a sum over 128 chunks and 3 offsets, only one.
+    for name, bound in [
+      ("hidden_BTD", 5e-3),
+      ("tap_BTD", 3e-3),
+      ("unembedding_DV", 2.5e-3),
+    ]:
       got, want = getattr(other_gradients, name), getattr(gradients, name)
       assert got.dtype == jnp.bfloat16
       error = np.linalg.norm(got.astype(jnp.float32) - want)
-      print(mode, name, error / np.linalg.norm(want))
-      assert error <= 4e-3 * np.linalg.norm(want)
+      assert error <= bound * np.linalg.norm(want), (mode, name)
 
 
 def test_no_valid_target_is_zero_with_zero_gradients():

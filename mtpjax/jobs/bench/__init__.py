@@ -1,0 +1,1 @@
+"""`mtpjax bench`: memory of the loss, speed of training and decoding."""

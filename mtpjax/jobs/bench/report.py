@@ -1,0 +1,60 @@
+"""What every bench prints and writes beside its rows."""
+
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import rich.console
+import rich.table
+
+from mtpjax._version import __version__
+from mtpjax.config import Config
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
+
+
+def make_report(
+  rows: list[dict[str, Any]], config: Config, settings: dict[str, Any]
+) -> dict[str, Any]:
+  """Returns rows beside device, versions, configuration and settings."""
+  device = jax.devices()[0]
+  return {
+    "rows": rows,
+    "device": {
+      "platform": device.platform,
+      "kind": device.device_kind,
+      "count": jax.device_count(),
+      "machine": platform.machine(),
+    },
+    "versions": {
+      "python": platform.python_version(),
+      "mtpjax": __version__,
+      **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    },
+    "config": config.to_dict(),
+    "settings": settings,
+  }
+
+
+def print_rows(
+  console: rich.console.Console, title: str, rows: Sequence[dict[str, Any]]
+) -> None:
+  """Prints the rows as a table, numbers with four significant digits."""
+  table = rich.table.Table(title=title)
+  for name in rows[0]:
+    table.add_column(name.replace("_", " "), justify="right")
+  for row in rows:
+    table.add_row(*map(_cell, row.values()))
+  console.print(table)
+
+
+def _cell(value: Any) -> str:
+  if isinstance(value, bool):
+    return "yes" if value else "NO"
+  if isinstance(value, int):
+    return f"{value:,}"
+  if isinstance(value, float):
+    return f"{value:.4g}" if value < 1e6 else f"{value:.3e}"
+  return str(value)

@@ -1,0 +1,104 @@
+"""`mtpjax generate`: continue prompts with a trained model."""
+
+import json
+import pathlib
+import sys
+import time
+from typing import Any
+
+import rich.console
+
+from mtpjax import api
+from mtpjax.errors import UserError
+
+
+def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
+  """Reads a JSON Lines file whose objects have `text` or `ids`.
+
+  Args:
+    path: the file.
+
+  Returns:
+    The prompts, in order.
+
+  Raises:
+    UserError: no such file, or a line without a prompt; names the line.
+  """
+  if not path.is_file():
+    raise UserError(f"prompts {path}: no such file")
+  prompts: list[api.Prompt] = []
+  for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+    if not line.strip():
+      continue
+    where = f"prompts {path}:{number}"
+    try:
+      record = json.loads(line)
+    except json.JSONDecodeError as error:
+      raise UserError(f"{where}: not valid JSON ({error})") from error
+    prompt = record.get("text", record.get("ids")) if record else None
+    is_ids = isinstance(prompt, list) and all(
+      isinstance(i, int) for i in prompt
+    )
+    if not (isinstance(prompt, str) or is_ids):
+      raise UserError(
+        f'{where}: needs "text" (a string) or "ids" (a list of integers)'
+      )
+    prompts.append(prompt)
+  if not prompts:
+    raise UserError(f"prompts {path}: has no prompts")
+  return prompts
+
+
+def run(
+  workdir: str | pathlib.Path,
+  console: rich.console.Console,
+  prompt: str | None = None,
+  prompts: pathlib.Path | None = None,
+  step: int | None = None,
+  ignore_eos: bool = False,
+  **overrides: Any,
+) -> list[dict[str, Any]]:
+  """Continues one prompt, streaming, or a file of them in batches.
+
+  Args:
+    workdir: of `mtpjax train`.
+    console: gets a closing line with speed and tokens per pass.
+    prompt: a text; None and no `prompts` reads standard input.
+    prompts: a file, see `read_prompts`.
+    step: the checkpoint; None takes the latest.
+    ignore_eos: go on to the budget whatever comes.
+    **overrides: fields of `config.Decode`.
+
+  Returns:
+    Per prompt `ids`, `text`, `finish_reason`, `logprobs` and `passes`.
+
+  Raises:
+    UserError: see `mtpjax.load` and `Loaded.generate`.
+  """
+  loaded = api.load(workdir, step)
+  texts: list[api.Prompt]
+  on_text = None
+  if prompts is None:
+    text = sys.stdin.read() if prompt is None else prompt
+    texts = [text]
+    sys.stdout.write(text)
+
+    def on_text(index: int, piece: str) -> None:
+      sys.stdout.write(piece)
+      sys.stdout.flush()
+  else:
+    texts = read_prompts(prompts)
+  start = time.monotonic()
+  generations = loaded.generate(texts, ignore_eos, on_text, **overrides)
+  secs = time.monotonic() - start
+  if prompts is None:
+    sys.stdout.write("\n")
+  rows = [vars(generation) for generation in generations]
+  tokens = sum(len(row["ids"]) for row in rows)
+  passes = sum(row["passes"] for row in rows)
+  console.print(
+    f"{len(rows)} prompts, {tokens} tokens, {tokens / passes:.2f} tokens per "
+    f"pass, {secs:.1f} s with compilation",
+    highlight=False,
+  )
+  return rows
