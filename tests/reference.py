@@ -45,10 +45,12 @@ def block(params, x_TD, positions_T, segments_T, config):
     return np.einsum("td,dnh->tnh", y_TD, params["attention"][name]["kernel"])
 
   def turned(x_TNH):
-    return np.array([
-      [rotate(x_H, position, config.rope_theta) for x_H in x_NH]
-      for x_NH, position in zip(x_TNH, positions_T, strict=True)
-    ])
+    return np.array(
+      [
+        [rotate(x_H, position, config.rope_theta) for x_H in x_NH]
+        for x_NH, position in zip(x_TNH, positions_T, strict=True)
+      ]
+    )
 
   # Multi-head attention in which groups of queries see the same key heads.
   group = config.n_attention_heads // config.n_kv_heads
@@ -72,12 +74,14 @@ def head(kind, params, tap_BTD, batch, config):
     return tap_BTD @ params["map"]["kernel"]
   if kind == "medusa":
     return tap_BTD + silu(tap_BTD @ params["map"]["kernel"] + params["bias"])
-  return np.stack([
-    block(params["layer"], tap_TD, positions_T, segments_T, config)
-    for tap_TD, positions_T, segments_T in zip(
-      tap_BTD, batch["positions"], batch["segments"], strict=True
-    )
-  ])
+  return np.stack(
+    [
+      block(params["layer"], tap_TD, positions_T, segments_T, config)
+      for tap_TD, positions_T, segments_T in zip(
+        tap_BTD, batch["positions"], batch["segments"], strict=True
+      )
+    ]
+  )
 
 
 def offset_sums(hidden_BTD, unembedding_DV, batch, offset, z_loss=0.0):

@@ -98,8 +98,6 @@ def test_eight_heads_need_less_than_a_third_of_one_ordinary_loss():
 def test_remat_at_full_size_costs_one_more_unembedding_and_is_flat():
   # With one extra head XLA unrolls the scan over heads; from two on, its
   # backward pass holds one more gradient [D, V] than that.
-  two, three, eight = (
-    temporary_bytes("remat", n, **FULL) for n in (2, 3, 8)
-  )
+  two, three, eight = (temporary_bytes("remat", n, **FULL) for n in (2, 3, 8))
   assert eight / three <= 1.02
   assert eight - two <= 4 * 256 * 32_000

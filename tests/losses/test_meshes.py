@@ -105,9 +105,10 @@ def test_the_detector_of_sums_sees_those_inside_a_loop():
     .lower(jnp.ones((3, 16, D)), jnp.ones((3, 16, V)))
     .compile()
   )
-  assert programs.sums_over_devices(
-    compiled.as_text(), is_dunembedding
-  ) == (0, 1)
+  assert programs.sums_over_devices(compiled.as_text(), is_dunembedding) == (
+    0,
+    1,
+  )
 
 
 def test_the_detector_of_rematerialisation_sees_one(really_compile):

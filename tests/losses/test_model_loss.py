@@ -52,9 +52,7 @@ def test_packed_documents_are_the_same_documents_apart():
   together, gradients = run(packed([[a, b], [c, d, e], [f, g]]))
   apart, gradients_apart = run(packed([[x] for x in (a, b, c, d, e, f, g)]))
   # By hand: sum over documents of max(length - offset, 0).
-  counts = [
-    sum(max(n - m, 0) for n in (3, 4, 1, 5, 1, 1, 9)) for m in OFFSETS
-  ]
+  counts = [sum(max(n - m, 0) for n in (3, 4, 1, 5, 1, 1, 9)) for m in OFFSETS]
   assert together[1].count_M.tolist() == counts
   assert apart[1].count_M.tolist() == counts
   tiny.assert_close(together, apart, 1e-6)
@@ -192,6 +190,7 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
     return jnp.sum(jnp.where(targets.valid_MBT[0], nll_BT, 0)) / count
 
   expected, expected_gradients = jax.jit(jax.value_and_grad(plain))(params)
+
   def step(mode):
     loss = config_lib.Loss(mode=mode, chunk_tokens=B * T)
     f = jax.jit(tiny.value_and_grad(model, loss))
@@ -205,3 +204,25 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
   value, gradients = step("fused")
   assert abs(value - expected) <= 1e-6 * expected
   tiny.assert_close(gradients, expected_gradients, 1e-6)
+
+
+def test_tied_embeddings_get_both_gradients():
+  heads = config_lib.Heads(kind="linear", offsets=(1, 2), matched=False)
+  untied = tiny.multi_token_model(None, heads)
+  tied = tiny.multi_token_model(None, heads, tied_embeddings=True)
+  params = tiny.random_params(tied.abstract(), seed=4)
+  assert "unembedding" not in params["lm"]
+  table_VD = params["lm"]["embedding"]
+  apart = params | {"lm": params["lm"] | {"unembedding": table_VD.T}}
+  batch = packed([documents(5, 6), documents(12)])
+
+  def run(model, params):
+    step = jax.jit(tiny.value_and_grad(model))
+    (loss, _), (gradients, _) = step(params, jnp.zeros(2), batch, jnp.ones(2))
+    return loss, gradients
+
+  loss, gradients = run(tied, params)
+  other_loss, others = run(untied, apart)
+  assert abs(loss - other_loss) <= 1e-6 * loss
+  others["lm"]["embedding"] += others["lm"].pop("unembedding").T
+  tiny.assert_close(gradients, others, 1e-6)

@@ -281,8 +281,8 @@ def test_bfloat16_inputs_get_float32_mathematics():
     # Products of bfloat16 are exact in float32: only the order differs.
     assert abs(other - loss) <= 1e-6 * loss
     tiny.assert_close(other_sums, sums, 1e-6)
-    # The largest of these sees two roundings to bfloat16, of 2**-9 each; the
-    # unembedding's, a sum over 128 chunks and 3 offsets, only one.
+    # Gradients of logits and results are rounded to bfloat16 (up to 2**-8);
+    # the unembedding's, a sum over 128 chunks and 3 offsets, only once.
     for name, bound in [
       ("hidden_BTD", 5e-3),
       ("tap_BTD", 3e-3),

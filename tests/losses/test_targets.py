@@ -16,9 +16,7 @@ def table(tokens, segments, mask, offsets):
   assert targets.ids_MBT.shape == (len(offsets), 1, len(tokens))
   rows = [
     [int(i) if v else X for i, v in zip(ids_BT[0], valid_BT[0], strict=True)]
-    for ids_BT, valid_BT in zip(
-      targets.ids_MBT, targets.valid_MBT, strict=True
-    )
+    for ids_BT, valid_BT in zip(targets.ids_MBT, targets.valid_MBT, strict=True)
   ]
   counts = [sum(x is not X for x in row) for row in rows]
   assert targets.counts_M.tolist() == counts

@@ -7,7 +7,6 @@ import pytest
 import reference
 import tiny
 
-from mtpjax import parallel
 from mtpjax.model import Block, masks, norm, rope
 
 
@@ -25,8 +24,8 @@ def test_rms_norm_of_bfloat16_is_computed_wide():
   y = norm.rms_norm(jnp.ones(512), jnp.asarray(x), 1e-5)
   assert y.dtype == jnp.bfloat16
   wide = reference.rms_norm(np.ones(512), x.astype(np.float64), 1e-5)
-  # One rounding at the end: half a unit in the last of 8 places.
-  np.testing.assert_allclose(y.astype(np.float64), wide, rtol=2**-9 * 1.01)
+  # One rounding at the end, to 8 significant bits.
+  np.testing.assert_allclose(np.asarray(y, np.float64), wide, rtol=2**-8)
 
 
 def test_rotary_positions_turn_pairs_by_known_angles():
@@ -58,9 +57,7 @@ def test_large_positions_of_bfloat16_keep_their_angle():
   # 257 is no bfloat16: angles computed in it would be those of 256.
   x = jnp.array([1.0, 0.0], jnp.bfloat16).reshape(1, 1, 1, 2)
   y = rope.rotate(x, jnp.array([[257]]), 10_000.0).astype(jnp.float32)
-  np.testing.assert_allclose(
-    y.ravel(), [np.cos(257), np.sin(257)], rtol=2**-8
-  )
+  np.testing.assert_allclose(y.ravel(), [np.cos(257), np.sin(257)], rtol=2**-8)
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])
@@ -97,33 +94,3 @@ def test_a_block_is_multi_head_attention_written_with_loops(n_kv_heads, x64):
     {"params": params}, x_BTD, positions_BT, method=layer.rows
   )
   tiny.assert_close(alone, rows, 1e-12)
-
-
-def test_logical_names_of_a_block_match_what_tensor_parallelism_cuts():
-  config = tiny.model_config()
-  layer = Block(config)
-  abstract = jax.eval_shape(
-    lambda key: layer.init(
-      key,
-      jnp.zeros((1, 1, 32)),
-      jnp.zeros((1, 1), jnp.int32),
-      masks.packed(jnp.zeros((1, 1), jnp.int32)),
-    )["params"],
-    jax.random.key(0),
-  )
-  # Megatron's cut: columns of what widens, rows of what narrows.
-  assert parallel.axis_names(abstract) == {
-    "attention_norm": {"scale": ("norm",)},
-    "attention": {
-      "query": {"kernel": ("embed", "heads", "d_head")},
-      "key": {"kernel": ("embed", "kv_heads", "d_head")},
-      "value": {"kernel": ("embed", "kv_heads", "d_head")},
-      "out": {"kernel": ("heads", "d_head", "embed")},
-    },
-    "mlp_norm": {"scale": ("norm",)},
-    "mlp": {
-      "gate": {"kernel": ("embed", "mlp")},
-      "up": {"kernel": ("embed", "mlp")},
-      "down": {"kernel": ("mlp", "embed")},
-    },
-  }

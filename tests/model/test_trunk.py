@@ -12,7 +12,9 @@ from mtpjax.model import Block, Trunk, masks, unstack_layers
 from mtpjax.model.attention import KeyValues
 from mtpjax.parallel import single_device_mesh
 
-SEGMENTS_BT = np.array([[1, 1, 1, 1, 2, 2, 2, 0, 0], [1, 2, 3, 3, 3, 3, 3, 3, 3]])
+SEGMENTS_BT = np.array(
+  [[1, 1, 1, 1, 2, 2, 2, 0, 0], [1, 2, 3, 3, 3, 3, 3, 3, 3]]
+)
 TOKENS_BT = np.arange(18).reshape(2, 9)  # all different
 POSITIONS_BT = tiny.positions(SEGMENTS_BT)
 
@@ -50,7 +52,9 @@ def test_a_position_reads_its_document_up_to_itself():
   def jacobian(embedding_VD):
     def hidden(embedding_VD):
       out = run(trunk, params | {"embedding": embedding_VD})
-      return jnp.stack([out.hidden_BTD @ direction_D, out.tap_BTD @ direction_D])
+      return jnp.stack(
+        [out.hidden_BTD @ direction_D, out.tap_BTD @ direction_D]
+      )
 
     return jax.jacrev(hidden)(embedding_VD)
 
@@ -127,7 +131,7 @@ def test_tied_embeddings_are_the_transposed_table():
   assert set(abstract) == set(params_of()) - {"unembedding"}
   params = params_of()
   tied = {k: v for k, v in params.items() if k != "unembedding"}
-  hidden_BTD = np.random.default_rng(1).normal(size=(2, 9, 32))
+  hidden_BTD = jax.random.normal(jax.random.key(1), (2, 9, 32))
   untied = params | {"unembedding": params["embedding"].T}
   np.testing.assert_array_equal(
     trunk.logits(tied, hidden_BTD), trunk_of().logits(untied, hidden_BTD)
@@ -238,7 +242,9 @@ def test_a_node_changes_only_its_descendants_bit_for_bit():
     after = run_tree(changed_BQ, cached(1e3))
     for b in range(2):
       differs = np.any(
-        np.asarray(at_nodes(before, b)["hidden"] != at_nodes(after, b)["hidden"]),
+        np.asarray(
+          at_nodes(before, b)["hidden"] != at_nodes(after, b)["hidden"]
+        ),
         axis=-1,
       )
       np.testing.assert_array_equal(differs, ancestors()[:, node])

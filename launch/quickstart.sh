@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The main job, from nothing to a table: prepares the Python standard library,
+# trains a small model with four heads, restores it in a new process, evaluates
+# it and decodes with it. Sets up its own .venv if none is active.
+#
+#   bash launch/quickstart.sh [overrides of experiments/quickstart.py]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source launch/environment.sh
+
+workdir=runs/quickstart
+experiment=experiments/quickstart.py
+mtpjax prepare "$experiment" "$@"
+mtpjax train "$experiment" --workdir "$workdir" "$@"
+mtpjax evaluate "$workdir" --decode --json "$workdir/summary.json"
+cat <<EOF
+
+Done: $workdir/summary.json has these figures. What to try next:
+  mtpjax generate $workdir --prompt "def main(" --mode chain
+  mtpjax bench decode $workdir --batches 1,4 --temperatures 0,0.8
+  mtpjax train $experiment --workdir $workdir --train.steps 2000
+The command needs the environment: source .venv/bin/activate
+EOF

@@ -1,0 +1,250 @@
+"""Configurations: checked, overridden, written and read back."""
+
+import dataclasses
+import json
+
+import pytest
+
+from mtpjax import config as config_lib
+from mtpjax.config import Config
+from mtpjax.errors import UserError
+
+# A value unlike the default for every field, by the type of the default.
+UNLIKE = {
+  "model.vocab_size": 300, "model.d_model": 64, "model.n_layers": 9,
+  "model.n_attention_heads": 12, "model.n_kv_heads": 2, "model.d_head": 16,
+  "model.d_ff": 100, "model.rope_theta": 5e5, "model.norm_eps": 1e-6,
+  "model.tied_embeddings": True, "model.dtype": "float32",
+  "model.param_dtype": "bfloat16", "model.remat": "full",
+  "model.attention": "cudnn", "heads.kind": "medusa",
+  "heads.offsets": (1, 3, 8), "heads.tap": "last", "heads.matched": False,
+  "loss.mode": "remat", "loss.chunk_tokens": 7,
+  "loss.weights": (1.0, 0.5, 0.1), "loss.z_loss": 1e-4,
+  "data.sources": ("text:a,b", "jsonl:x:y"), "data.row_length": 64,
+  "train.batch_size": 12, "train.accumulation": 3,
+  "optim.peak_lr": 0.1 + 0.2, "mesh.data": -1, "decode.mode": "next",
+}  # fmt: skip
+
+
+def values(config):
+  return {
+    path: getattr(getattr(config, path.split(".")[0]), path.split(".")[1])
+    for path, _ in config_lib.fields()
+  }
+
+
+def refused(changes, *words):
+  """Asserts that an override is a UserError of one line with these words."""
+  with pytest.raises(UserError) as error:
+    config_lib.override(Config(), changes)
+  text = str(error.value)
+  assert "\n" not in text
+  for word in words:
+    assert word in text
+
+
+def test_a_configuration_survives_json(tmp_path):
+  config = config_lib.override(Config(), UNLIKE)
+  before = values(Config())
+  assert all(values(config)[path] != before[path] for path in UNLIKE)
+  config.save(tmp_path / "config.json")
+  again = config_lib.load_config(tmp_path / "config.json")
+  assert again == config
+  assert [type(v) for v in values(again).values()] == [
+    type(v) for v in values(config).values()
+  ]
+  assert list(tmp_path.iterdir()) == [tmp_path / "config.json"]
+
+
+@pytest.mark.parametrize(
+  "path, text, value",
+  [
+    ("optim.peak-lr", "3e-4", 3e-4),
+    ("optim.peak_lr", "1", 1.0),
+    ("model.n_layers", "3", 3),
+    ("model.tied-embeddings", "true", True),
+    ("heads.matched", "False", False),
+    ("heads.offsets", "1,2,5", (1, 2, 5)),
+    ("heads.offsets", " 1, 2", (1, 2)),
+    ("heads.offsets", "1,", (1,)),
+    ("loss.weights", "1,.5,.25,0", (1.0, 0.5, 0.25, 0.0)),
+    ("loss.weights", "", ()),
+    ("data.path", "3", "3"),
+    # Texts are parted by semicolons: they may hold commas themselves.
+    ("data.eos_tokens", "<a>;<b>", ("<a>", "<b>")),
+    ("data.sources", "jsonl:x:a,b", ("jsonl:x:a,b",)),
+    ("mesh.data", "-1", -1),
+  ],
+)
+def test_overrides_are_read_with_the_type_of_the_field(path, text, value):
+  config = config_lib.override(Config(), {path: text})
+  got = values(config)[path.replace("-", "_")]
+  assert got == value and type(got) is type(value)
+  changed = {p for p, v in values(config).items() if v != values(Config())[p]}
+  assert changed <= {path.replace("-", "_")}
+
+
+def test_fields_that_need_each_other_change_together():
+  # Either alone would be refused.
+  config = config_lib.override(
+    Config(), {"loss.weights": "1,2", "heads.offsets": "1,2"}
+  )
+  assert config.loss.weights == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+  "changes, words",
+  [
+    ({"optim.peak_rl": "1"}, ["optim.peak_rl", "did you mean optim.peak_lr?"]),
+    ({"modle.d-model": "1"}, ["did you mean model.d_model?"]),
+    ({"zzz": "1"}, ["zzz: no such configuration field"]),
+    ({"model.n_layers": "3.5"}, ["model.n_layers: '3.5'", "int"]),
+    ({"optim.peak_lr": "fast"}, ["optim.peak_lr: 'fast'", "float"]),
+    ({"heads.matched": "yes"}, ["heads.matched: 'yes'", "true|false"]),
+    ({"heads.offsets": "1,b"}, ["heads.offsets: '1,b'", "int,..."]),
+    ({"heads.offsets": "1,3,2"}, ["heads.offsets: (1, 3, 2)"]),
+    ({"heads.offsets": "1,2,2"}, ["heads.offsets: (1, 2, 2)"]),
+    ({"heads.offsets": "0,1"}, ["heads.offsets: (0, 1)"]),
+    ({"heads.offsets": "2,3"}, ["heads.offsets: (2, 3)", "begin with 1"]),
+    ({"heads.offsets": ""}, ["heads.offsets: ()"]),
+    ({"heads.offsets": "1,8", "data.row_length": "8"},
+     ["data.row_length: 8", "heads.offsets"]),
+    ({"loss.weights": "1,2"}, ["loss.weights: (1.0, 2.0)", "(1, 2, 3, 4)"]),
+    ({"loss.weights": "1,1,1,-1"}, ["loss.weights"]),
+    ({"loss.weights": "1,1,1,nan"}, ["loss.weights"]),
+    ({"loss.z_loss": "-1"}, ["loss.z_loss: -1.0"]),
+    ({"loss.mode": "fast"}, ["loss.mode: 'fast'", "fused, remat, unrolled"]),
+    ({"heads.kind": "mlp"}, ["heads.kind: 'mlp'", "block, linear, medusa"]),
+    ({"heads.tap": "first"}, ["heads.tap: 'first'"]),
+    ({"model.dtype": "float8"}, ["model.dtype: 'float8'"]),
+    ({"model.n_kv_heads": "3"}, ["model.n_kv_heads: 3", "8"]),
+    ({"model.d_head": "5"}, ["model.d_head: 5", "even"]),
+    ({"model.n_layers": "0"}, ["model.n_layers: 0", "greater than 0"]),
+    ({"model.n_layers": "1"}, ["model.n_layers: 1", "--heads.tap last"]),
+    ({"model.vocab_size": "-1"}, ["model.vocab_size: -1"]),
+    ({"optim.peak_lr": "nan"}, ["optim.peak_lr"]),
+    ({"optim.warmup_steps": "2000"}, ["optim.warmup_steps: 2000"]),
+    ({"train.accumulation": "3"}, ["train.batch_size: 16", "= 3"]),
+    ({"data.sources": ""}, ["data.sources"]),
+    ({"data.validation_fraction": "1"}, ["data.validation_fraction: 1.0"]),
+    ({"mesh.data": "0"}, ["mesh: (0, 1, 1)"]),
+  ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_names_it(changes, words):
+  refused(changes, *words)
+
+
+def test_one_layer_is_enough_where_no_head_needs_another():
+  for changes in ({"heads.offsets": "1"}, {"heads.tap": "last"}):
+    config_lib.override(Config(), {"model.n_layers": "1"} | changes)
+
+
+@pytest.mark.parametrize(
+  "offsets, n_extra, chain_length",
+  [((1,), 0, 0), ((1, 2, 3, 4), 3, 3), ((1, 2, 4, 5), 3, 1), ((1, 3), 1, 0)],
+)
+def test_a_chain_is_the_unbroken_run_of_offsets(offsets, n_extra, chain_length):
+  heads = config_lib.Heads(offsets=offsets)
+  assert (heads.n_extra, heads.chain_length) == (n_extra, chain_length)
+
+
+def test_differences_are_those_of_identity():
+  old = Config()
+  new = config_lib.override(
+    old,
+    {
+      "model.d_model": 128,
+      "heads.kind": "linear",
+      "train.seed": 4,
+      # These may change when a run is resumed.
+      "model.remat": "full",
+      "loss.mode": "unrolled",
+      "loss.chunk_tokens": 3,
+      "mesh.fsdp": 8,
+      "train.steps": 7,
+      "train.accumulation": 2,
+      "data.path": "elsewhere",
+    },
+  )
+  assert config_lib.differences(old, new) == [
+    ("model.d_model", 256, 128),
+    ("heads.kind", "block", "linear"),
+    ("train.seed", 0, 4),
+  ]
+  assert config_lib.differences(old, old) == []
+
+
+def test_what_decides_the_parameters_and_the_data_is_identity():
+  may_change = {
+    path for path, f in config_lib.fields() if f.metadata["may_change"]
+  }
+  sections = {path.split(".")[0] for path in may_change}
+  # Never of these, beside how the same model is computed and stored.
+  assert "optim" not in sections and "heads" not in sections
+  assert {p for p in may_change if p.split(".")[0] in ("model", "data")} == {
+    "model.remat", "model.attention", "data.path",
+  }  # fmt: skip
+
+
+def test_every_field_has_help_and_cannot_be_assigned():
+  for path, field in config_lib.fields():
+    assert field.metadata["help"].strip(), path
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    Config().model.d_model = 3
+
+
+@pytest.mark.parametrize(
+  "source, variant, words",
+  [
+    (None, "", "no such file"),
+    ("x = 1", "", "defines no function config()"),
+    ("def config(): return 3", "", "returned int"),
+    ("def config(): return 3", "big", "takes no variant"),
+  ],
+)
+def test_an_experiment_that_is_none_is_one_line(
+  tmp_path, source, variant, words
+):
+  path = tmp_path / "experiment.py"
+  if source is not None:
+    path.write_text(source)
+  with pytest.raises(UserError, match="^experiment ") as error:
+    config_lib.load_experiment(path, variant)
+  assert "\n" not in str(error.value)
+  assert words in str(error.value) and str(path) in str(error.value)
+
+
+def test_an_experiment_gets_its_variant(tmp_path):
+  path = tmp_path / "experiment.py"
+  path.write_text(
+    "from mtpjax import config as c\n"
+    "def config(variant='small'):\n"
+    "  return c.Config(model=c.Model(d_ff=10 * len(variant)))\n"
+  )
+  assert config_lib.load_experiment(path).model.d_ff == 50
+  assert config_lib.load_experiment(path, "big").model.d_ff == 30
+
+
+@pytest.mark.parametrize(
+  "content, words",
+  [
+    (None, "no such file"),
+    ("{", "not valid JSON"),
+    ('{"model": {"width": 3}}', "model.width: no such configuration field"),
+    ('{"model": {"d_model": "wide"}}', "model.d_model: 'wide'"),
+  ],
+)
+def test_a_file_that_is_no_configuration_is_one_line(tmp_path, content, words):
+  path = tmp_path / "config.json"
+  if content is not None:
+    path.write_text(content)
+  with pytest.raises(UserError) as error:
+    config_lib.load_config(path)
+  assert "\n" not in str(error.value) and words in str(error.value)
+
+
+def test_a_file_may_leave_fields_out():
+  # As one written before the field existed does.
+  values = {"model": {"d_model": 64}}
+  config = config_lib.config_from_dict(json.loads(json.dumps(values)))
+  assert config == Config(model=config_lib.Model(d_model=64))
