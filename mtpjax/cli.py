@@ -4,6 +4,7 @@ import argparse
 import json
 import pathlib
 import sys
+import types
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -15,8 +16,8 @@ from mtpjax.errors import UserError
 class _Parser(argparse.ArgumentParser):
   """Says what is wrong in one line."""
 
-  def __init__(self, *args: Any, **kwargs: Any):
-    super().__init__(*args, allow_abbrev=False, **kwargs)
+  def __init__(self, **kwargs: Any):
+    super().__init__(**kwargs, allow_abbrev=False)
 
   def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
     """Stops at an unknown option, naming the nearest one there is."""
@@ -111,11 +112,14 @@ def _build_parser() -> _Parser:
   return parser
 
 
-def _list_of(kind: type) -> Any:
-  def parse(text: str) -> tuple[Any, ...]:
-    return config_lib.parse_value(text, tuple[kind, ...])
+def _list_of(kind: Any) -> Any:
+  """Returns an argument type: a list of values, read as an override is."""
+  as_tuple = types.GenericAlias(tuple, (kind, ...))
 
-  parse.__name__ = config_lib.kind_name(tuple[kind, ...])
+  def parse(text: str) -> tuple[Any, ...]:
+    return config_lib.parse_value(text, as_tuple)
+
+  parse.__name__ = config_lib.kind_name(as_tuple)
   return parse
 
 
@@ -167,9 +171,12 @@ def _add_bench(commands: Any) -> None:
   decode.add_argument(
     "--new-tokens", type=int, default=128, help="per prompt; default 128"
   )
-  for parser, repeats in ((train, 10), (decode, 5)):
+  for parser, repeats in ((memory, 0), (train, 10), (decode, 5)):
     parser.add_argument(
-      "--repeats", type=int, default=repeats, help=f"default {repeats}"
+      "--repeats",
+      type=int,
+      default=repeats,
+      help=f"timed runs of each; default {repeats}",
     )
   for parser in (memory, train, decode):
     _add_json(parser)
@@ -283,7 +290,7 @@ def _run_bench(args: argparse.Namespace, console: Any) -> Any:
     from mtpjax.jobs.bench import memory
 
     config = _override(memory.default_config(), args)
-    return memory.run(config, console, args.n)
+    return memory.run(config, console, args.n, args.repeats)
   if args.bench == "train":
     from mtpjax.jobs.bench import train
 

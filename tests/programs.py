@@ -1,9 +1,18 @@
 """Looks at what XLA makes of a program."""
 
 import contextlib
+import functools
 import os
 import re
 import tempfile
+
+import jax
+
+# `jax.jit` for programs that run once on tiny arrays: XLA rewrites and
+# partitions them as ever, but no time is spent on good machine code.
+quick_jit = functools.partial(
+  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ MAY_IMPORT = {
   "_version": set(),
   "errors": set(),
   "config": set(),
+  "__main__": {"cli"},
   "cli": {"jobs"},
   "jobs": BELOW_JOBS | {"api"},
   "api": BELOW_JOBS,

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 
-def request_key(seed: int, index: int) -> jax.Array:
+def request_key(seed: int | jax.Array, index: int | jax.Array) -> jax.Array:
   """Returns the key of request `index` of a run with this seed."""
   return jax.random.fold_in(jax.random.key(seed), index)
 

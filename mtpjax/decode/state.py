@@ -42,8 +42,7 @@ class Spec:
       )
 
 
-@struct.dataclass
-class DecodeState:
+class DecodeState(struct.PyTreeNode):
   """Where a batch of requests is.
 
   Attributes:

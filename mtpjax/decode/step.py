@@ -38,8 +38,8 @@ def prefill(
   model, n = spec.model, prompt_BT.shape[1]
   positions_BT = jnp.broadcast_to(jnp.arange(n), prompt_BT.shape)
   is_prompt_BT = positions_BT < prompt_length_B[:, None]
-  out = model.trunk.apply(
-    {"params": params["lm"]},
+  out = model.apply_trunk(
+    params["lm"],
     prompt_BT,
     positions_BT,
     masks.packed(is_prompt_BT.astype(jnp.int32)),
@@ -90,8 +90,8 @@ def step(spec: Spec, params: Any, state: DecodeState) -> DecodeState:
     axis=1,
   )
   positions_BQ = state.length_B[:, None] + depth_Q
-  out = model.trunk.apply(
-    {"params": params["lm"]},
+  out = model.apply_trunk(
+    params["lm"],
     tokens_BQ,
     positions_BQ,
     masks.tree(jnp.asarray(tree.ancestors_QQ), state.length_B),

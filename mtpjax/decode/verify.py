@@ -10,8 +10,7 @@ RUNNING, EOS, LENGTH = 0, 1, 2
 FINISH_REASONS = ("running", "eos", "length")
 
 
-@struct.dataclass
-class Verdict:
+class Verdict(struct.PyTreeNode):
   """The accepted path of each row.
 
   Attributes:

@@ -65,8 +65,8 @@ def _bare_pass(
   tokens_BQ = jnp.broadcast_to(
     state.root_B[:, None], (state.root_B.shape[0], tree.size)
   )
-  out = model.trunk.apply(
-    {"params": params["lm"]},
+  out = model.apply_trunk(
+    params["lm"],
     tokens_BQ,
     state.length_B[:, None] + jnp.asarray(tree.depth_Q),
     masks.tree(jnp.asarray(tree.ancestors_QQ), state.length_B),

@@ -6,8 +6,7 @@ from flax import struct
 from mtpjax.model import attention, masks
 
 
-@struct.dataclass
-class HeadContext:
+class HeadContext(struct.PyTreeNode):
   """Positions and mask of the rows a head runs on.
 
   Attributes:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, cast
 
 import flax.linen as nn
 import jax
@@ -15,7 +15,7 @@ from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.linear import LinearHead
 from mtpjax.heads.medusa import MedusaHead
-from mtpjax.model import Trunk, masks
+from mtpjax.model import KeyValues, Trunk, TrunkOutput, masks
 
 HEADS: dict[str, type[nn.Module]] = {
   "block": BlockHead,
@@ -144,6 +144,21 @@ class MultiTokenModel:
       out_shardings=shardings,
     )(key)
 
+  def apply_trunk(
+    self,
+    lm_params: Any,
+    tokens_BT: jax.Array,
+    positions_BT: jax.Array,
+    mask: masks.AttentionMask,
+    cache: tuple[KeyValues, ...] | None = None,
+    tap_probe: jax.Array | None = None,
+  ) -> TrunkOutput:
+    """Runs the trunk; see `Trunk.__call__`."""
+    out = self.trunk.apply(
+      {"params": lm_params}, tokens_BT, positions_BT, mask, cache, tap_probe
+    )
+    return cast(TrunkOutput, out)
+
   def apply_head(
     self,
     head_params: Any,
@@ -163,4 +178,4 @@ class MultiTokenModel:
       Hidden states [B, T, D] ready for the unembedding.
     """
     hidden_BTD = self.head.apply({"params": head_params}, tap_BTD, context)
-    return self.trunk.final_norm(norm_params, hidden_BTD)
+    return self.trunk.final_norm(norm_params, cast(jax.Array, hidden_BTD))

@@ -35,18 +35,22 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
       record = json.loads(line)
     except json.JSONDecodeError as error:
       raise UserError(f"{where}: not valid JSON ({error})") from error
-    prompt = record.get("text", record.get("ids")) if record else None
-    is_ids = isinstance(prompt, list) and all(
-      isinstance(i, int) for i in prompt
-    )
-    if not (isinstance(prompt, str) or is_ids):
-      raise UserError(
-        f'{where}: needs "text" (a string) or "ids" (a list of integers)'
-      )
-    prompts.append(prompt)
+    prompts.append(_prompt_of(record, where))
   if not prompts:
     raise UserError(f"prompts {path}: has no prompts")
   return prompts
+
+
+def _prompt_of(record: Any, where: str) -> api.Prompt:
+  if isinstance(record, dict):
+    text, ids = record.get("text"), record.get("ids")
+    if isinstance(text, str):
+      return text
+    if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
+      return ids
+  raise UserError(
+    f'{where}: needs "text" (a string) or "ids" (a list of integers)'
+  )
 
 
 def run(

@@ -7,29 +7,28 @@ once, by whoever sums over G, and not once per chunk.
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
 
-@struct.dataclass
-class Chunk:
+class Chunk(struct.PyTreeNode):
   """A chunk of tokens.
 
   Attributes:
     hidden_GCD: hidden states ready for the unembedding.
-    ids_GC: target ids.
-    valid_GC: bool; does the target count?
+    ids_GC: target ids; None in a cotangent, which integers have none of.
+    valid_GC: bool, does the target count? None in a cotangent.
   """
 
   hidden_GCD: jax.Array
-  ids_GC: jax.Array
-  valid_GC: jax.Array
+  ids_GC: Any
+  valid_GC: Any
 
 
-@struct.dataclass
-class Sums:
+class Sums(struct.PyTreeNode):
   """Sums over valid targets; divide by a count you trust.
 
   Attributes:

@@ -48,8 +48,8 @@ def model_loss(
   """
   trunk, lm = model.trunk, params["lm"]
   context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
-  out = trunk.apply(
-    {"params": lm},
+  out = model.apply_trunk(
+    lm,
     batch["tokens"],
     batch["positions"],
     context.mask,

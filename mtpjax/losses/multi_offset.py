@@ -30,8 +30,7 @@ from mtpjax.model import gradient_probe
 Head = Callable[[Any, Any, jax.Array, Any], jax.Array]
 
 
-@struct.dataclass
-class HeadInputs:
+class HeadInputs(struct.PyTreeNode):
   """Everything the loss has gradients for.
 
   Attributes:
@@ -53,8 +52,7 @@ class HeadInputs:
   probes: jax.Array
 
 
-@struct.dataclass
-class OffsetSums:
+class OffsetSums(struct.PyTreeNode):
   """What each offset did, for reading; without gradients.
 
   Attributes:

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 
 
-@struct.dataclass
-class Targets:
+class Targets(struct.PyTreeNode):
   """Targets of M offsets.
 
   Attributes:

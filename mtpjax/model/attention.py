@@ -4,6 +4,8 @@ Axes: B batch, T query positions, S cache rows, D width, N query attention
 heads, K key/value heads, G = N / K, H head width.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -13,8 +15,7 @@ from mtpjax import config as config_lib
 from mtpjax.model import linear, masks, rope
 
 
-@struct.dataclass
-class KeyValues:
+class KeyValues(struct.PyTreeNode):
   """Keys and values of rows, [B, K, rows, H] each; a cache or new rows."""
 
   keys_BKSH: jax.Array
@@ -26,7 +27,7 @@ def attend(
   new: KeyValues,
   mask: masks.AttentionMask,
   cache: KeyValues | None,
-  implementation: str,
+  implementation: Any,
 ) -> jax.Array:
   """Attends to the cache and the new rows; chooses the implementation.
 

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from flax import struct
 
 
-@struct.dataclass
-class AttentionMask:
+class AttentionMask(struct.PyTreeNode):
   """Says who reads whom; make one with `packed` or `tree`.
 
   Attributes:
@@ -65,6 +64,8 @@ def allowed(mask: AttentionMask, capacity: int = 0) -> jax.Array:
     causal_TT = jnp.tril(jnp.ones((n, n), dtype=bool))
     same_BTT = segments_BT[:, :, None] == segments_BT[:, None, :]
     return (same_BTT & causal_TT)[:, None]
+  assert mask.ancestors_QQ is not None, "a mask is packed or a tree"
+  assert mask.cache_lengths_B is not None, "a tree reads a cache"
   nodes = mask.ancestors_QQ.shape[0]
   batch = mask.cache_lengths_B.shape[0]
   in_cache_BS = jnp.arange(capacity) < mask.cache_lengths_B[:, None]

@@ -24,8 +24,7 @@ _CHECKPOINT_POLICIES = {
 }
 
 
-@struct.dataclass
-class TrunkOutput:
+class TrunkOutput(struct.PyTreeNode):
   """What a pass of the trunk returns.
 
   Attributes:

@@ -64,7 +64,7 @@ def is_box(x: Any) -> bool:
   return isinstance(x, Logical)
 
 
-def logical(init: Callable[..., Any], *names: str) -> Callable[..., Logical]:
+def logical(init: Callable[..., Any], *names: str) -> Callable[..., Any]:
   """Wraps an initialiser so that it returns a box with these axis names."""
 
   def boxed(key, shape, dtype):

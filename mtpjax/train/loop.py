@@ -80,23 +80,26 @@ def train(run: Run, state: TrainState) -> TrainState:
       late = step, metrics
       is_last = step == config.steps or is_stopped()
       is_saving = is_last or step % config.save_every == 0
-      is_evaluating = run.evaluate is not None and (
-        is_last or (config.eval_every > 0 and step % config.eval_every == 0)
-      )
-      if is_saving or is_evaluating:
+      evaluate = run.evaluate if _is_due(step, config, is_last) else None
+      if is_saving or evaluate:
         meter.read(*late)
         late = None
       if is_saving:
         # A line ends here, so that a resumed run writes the same lines.
         meter.write(step)
         run.store.save(step, state, {**run.metadata, "step": step})
-      if is_evaluating:
-        run.report(step, "eval", run.evaluate(state.params))
+      if evaluate:
+        run.report(step, "eval", evaluate(state.params))
         meter.window.start_clock()
       if is_last:
         break
   run.store.wait()
   return state
+
+
+def _is_due(step: int, config: config_lib.Train, is_last: bool) -> bool:
+  """Whether an evaluation is due after this step."""
+  return is_last or (config.eval_every > 0 and step % config.eval_every == 0)
 
 
 class _Meter:
@@ -123,11 +126,13 @@ class _Meter:
       return
     line = self.window.close(self.tokens_per_step)
     if self.peak is not None:
-      line |= self._utilisation(line["tokens_per_sec"])
+      line |= self._utilisation(line["tokens_per_sec"], self.peak)
     self.run.report(step, "train", line)
 
-  def _utilisation(self, tokens_per_sec: float) -> dict[str, float]:
-    rate = tokens_per_sec / (self.peak * self.run.model.mesh.size)
+  def _utilisation(
+    self, tokens_per_sec: float, peak: float
+  ) -> dict[str, float]:
+    rate = tokens_per_sec / (peak * self.run.model.mesh.size)
     length = self.run.config.data.row_length
 
     def mfu(with_heads: bool) -> float:

@@ -11,8 +11,7 @@ from mtpjax import parallel
 from mtpjax.heads import MultiTokenModel
 
 
-@struct.dataclass
-class TrainState:
+class TrainState(struct.PyTreeNode):
   """Everything a checkpoint holds.
 
   Attributes:

@@ -22,8 +22,7 @@ from mtpjax.train.state import TrainState
 Batch = dict[str, jax.Array]
 
 
-@struct.dataclass
-class StepMetrics:
+class StepMetrics(struct.PyTreeNode):
   """What one step did.
 
   Attributes:

@@ -30,7 +30,7 @@ def empty_caches(
 
 def _rows(
   model: MultiTokenModel, params: Any, tap_BTD: jax.Array, positions_BT
-) -> KeyValues:
+) -> Any:
   return model.head.apply(
     {"params": params}, tap_BTD, positions_BT, method="rows"
   )
@@ -90,7 +90,7 @@ def draft_logits(
     Logits [B, active, V], at least float32.
   """
   itself = jnp.ones((1, 1), bool)
-  hidden = []
+  hidden: list[Any] = []
   for m in range(active):
     context = HeadContext(
       position_B[:, None],

@@ -1,11 +1,17 @@
-"""`mtpjax bench memory`: temporary bytes of the loss and its gradient."""
+"""`mtpjax bench memory`: temporary bytes of the loss and its gradient.
+
+On request also its time, variants taking turns.
+"""
 
 import dataclasses
+import statistics
+import time
 from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import rich.console
 
 from mtpjax import losses, parallel
@@ -42,14 +48,16 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
   b, t = config.train.batch_size, config.data.row_length
   d, v = config.model.d_model, config.model.vocab_size
   params = parallel.unbox(model.abstract())
-  hidden = jax.ShapeDtypeStruct((b, t, d), config.model.dtype)
+  hidden: Any = jax.ShapeDtypeStruct((b, t, d), config.model.dtype)
+  unembedding: Any = jax.ShapeDtypeStruct((d, v), config.model.param_dtype)
+  probes: Any = jax.ShapeDtypeStruct((n - 1,), jnp.float32)
   inputs = losses.HeadInputs(
     params.get("heads"),
     params["lm"]["final_norm"],
     hidden,
     hidden,
-    jax.ShapeDtypeStruct((d, v), config.model.param_dtype),
-    jax.ShapeDtypeStruct((n - 1,), jnp.float32),
+    unembedding,
+    probes,
   )
   ids = jax.ShapeDtypeStruct((b, t), jnp.int32)
   batch = {
@@ -78,30 +86,75 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
 
 
 def run(
-  config: Config, console: rich.console.Console, n: Sequence[int] = (1, 2, 4, 8)
+  config: Config,
+  console: rich.console.Console,
+  n: Sequence[int] = (1, 2, 4, 8),
+  repeats: int = 0,
 ) -> dict[str, Any]:
-  """Compiles the loss in every mode; nothing is run.
+  """Compiles the loss in every mode and asks XLA what it needs.
 
   Args:
     config: shapes, kind of head, chunk size.
     console: gets a table.
     n: numbers of offsets.
+    repeats: timed runs of each; 0 runs nothing.
 
   Returns:
-    `rows` of {"variant", "n", "temp_bytes"}: what XLA says the program needs
-    beside its arguments and results.
+    `rows` of {"variant", "n", "temp_bytes"}: bytes beside arguments and
+    results; with `repeats` also {"secs", "secs_over_unrolled"}, medians.
   """
   rows = []
-  for variant in reversed(LOSS_MODES):
-    for offsets in n:
+  for offsets in n:
+    programs: dict[str, Any] = {}
+    for variant in reversed(LOSS_MODES):
       function, arguments = abstract_loss(config, offsets, variant)
-      memory = jax.jit(function).lower(*arguments).compile().memory_analysis()
-      rows.append(
-        {
-          "variant": variant,
-          "n": offsets,
-          "temp_bytes": int(memory.temp_size_in_bytes),
-        }
-      )
-  print_rows(console, "temporary memory of the loss and its gradient", rows)
-  return make_report(rows, config, {"n": list(n)})
+      programs[variant] = jax.jit(function).lower(*arguments).compile()
+    secs = _time(programs, arguments, config, repeats)
+    for variant, program in programs.items():
+      row: dict[str, Any] = {
+        "variant": variant,
+        "n": offsets,
+        "temp_bytes": int(program.memory_analysis().temp_size_in_bytes),
+      }
+      if repeats:
+        row["secs"] = statistics.median(secs[variant])
+        row["secs_over_unrolled"] = statistics.median(
+          a / b for a, b in zip(secs[variant], secs["unrolled"], strict=True)
+        )
+      rows.append(row)
+  headers = {"variant": "variant", "n": "n", "temp_bytes": "bytes"}
+  if repeats:
+    headers |= {"secs": "secs", "secs_over_unrolled": "time over unrolled"}
+  print_rows(
+    console, "temporary memory of the loss and its gradient", rows, headers
+  )
+  return make_report(rows, config, {"n": list(n), "repeats": repeats})
+
+
+def _time(
+  programs: dict[str, Any], arguments: Any, config: Config, repeats: int
+) -> dict[str, list[float]]:
+  """Runs the programs in turn on random inputs; the first round is dropped."""
+  random = np.random.default_rng(0)
+
+  def draw(leaf: jax.ShapeDtypeStruct) -> jax.Array:
+    if leaf.dtype == jnp.bool_:
+      return jnp.ones(leaf.shape, bool)
+    if jnp.issubdtype(leaf.dtype, jnp.integer):
+      high = config.model.vocab_size
+      return jnp.asarray(random.integers(1, high, leaf.shape), leaf.dtype)
+    scale = config.model.d_model**-0.5
+    return jnp.asarray(scale * random.normal(size=leaf.shape), leaf.dtype)
+
+  secs: dict[str, list[float]] = {variant: [] for variant in programs}
+  if not repeats:
+    return secs
+  inputs, batch = jax.tree.map(draw, arguments)
+  batch["segments"] = jnp.ones_like(batch["segments"])
+  for round_ in range(repeats + 1):
+    for variant, program in programs.items():
+      start = time.perf_counter()
+      jax.block_until_ready(program(inputs, batch))
+      if round_:
+        secs[variant].append(time.perf_counter() - start)
+  return secs

@@ -39,14 +39,24 @@ def make_report(
 
 
 def print_rows(
-  console: rich.console.Console, title: str, rows: Sequence[dict[str, Any]]
+  console: rich.console.Console,
+  title: str,
+  rows: Sequence[dict[str, Any]],
+  headers: dict[str, str],
 ) -> None:
-  """Prints the rows as a table, numbers with four significant digits."""
+  """Prints the named columns of rows, numbers with four significant digits.
+
+  Args:
+    console: where to.
+    title: of the table.
+    rows: at least one; a column that a row lacks stays empty.
+    headers: column -> what stands above it.
+  """
   table = rich.table.Table(title=title)
-  for name in rows[0]:
-    table.add_column(name.replace("_", " "), justify="right")
+  for header in headers.values():
+    table.add_column(header, justify="right")
   for row in rows:
-    table.add_row(*map(_cell, row.values()))
+    table.add_row(*(_cell(row.get(name, "")) for name in headers))
   console.print(table)
 
 

@@ -105,5 +105,15 @@ def run(
     if peak is not None:
       row["mfu"] = rate * flops / (peak * mesh.size)
     rows.append(row)
-  print_rows(console, "training step", rows)
+  headers = {
+    "n": "n",
+    "trunk_layers": "trunk layers",
+    "step_secs": "step (s)",
+    "tokens_per_sec": "tokens/s",
+    "flops_per_token": "FLOPs/token",
+    "time_over_first": f"time over n={n[0]}",
+  }
+  if peak is not None:
+    headers["mfu"] = "MFU"
+  print_rows(console, "training step", rows, headers)
   return make_report(rows, config, {"n": list(n), "repeats": repeats})

@@ -1,0 +1,88 @@
+"""A step that is not finite changes nothing, ends the run, and is not saved."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import runs
+
+from mtpjax.errors import UserError
+from mtpjax.jobs import train as train_job
+from mtpjax.train import make_train_step
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+  return runs.prepared(tmp_path_factory.mktemp("divergence"))
+
+
+def poison(params, where):
+  bad = jax.tree.map(jnp.array, params)
+  bad[where]["layers" if where == "lm" else "layer"]["mlp"]["up"][
+    "kernel"
+  ] *= jnp.nan
+  return bad
+
+
+@pytest.mark.parametrize(
+  "where, named", [("heads", "loss of offset 2, 3"),
+                   ("lm", "loss of offset 1, 2, 3")]
+)  # fmt: skip
+def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
+  made, tmp_path, monkeypatch, where, named
+):
+  reached = []
+
+  def breaks_at_7(*args):
+    step = make_train_step(*args)
+
+    def wrapped(state, batch):
+      if int(state.step) == 6:
+        state = state.replace(params=poison(state.params, where))
+        before = jax.device_get(state)
+        after, metrics = step(state, batch)
+        # The state, its counters and moments included, is the one before.
+        runs.assert_bit_equal(jax.device_get(after), before)
+        assert not metrics.is_finite
+        reached.append(7)
+        return after, metrics
+      return step(state, batch)
+
+    return wrapped
+
+  monkeypatch.setattr(train_job, "make_train_step", breaks_at_7)
+  with pytest.raises(UserError) as error:
+    runs.run(made, tmp_path)
+  text = runs.one_line(error)
+  assert text.startswith("step 7: the ") and named in text
+  for hint in ("metrics.jsonl", "--optim.peak-lr", "learning rate"):
+    assert hint in text
+  assert reached[0] == 7
+  assert runs.saved_steps(tmp_path) == [5]
+  state = runs.saved_state(made, tmp_path)
+  assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+  assert max(line["step"] for line in runs.lines(tmp_path)) <= 6
+  # With the fault gone the run goes on.
+  monkeypatch.setattr(train_job, "make_train_step", make_train_step)
+  if where == "lm":
+    result, printed = runs.run(made, tmp_path)
+    assert "from step 5" in printed and result["step"] == 20
+
+
+def test_a_bad_step_just_before_a_save_is_not_saved(
+  made, tmp_path, monkeypatch
+):
+  def breaks_at_10(*args):
+    step = make_train_step(*args)
+
+    def wrapped(state, batch):
+      if int(state.step) == 9:
+        state = state.replace(params=poison(state.params, "heads"))
+      return step(state, batch)
+
+    return wrapped
+
+  monkeypatch.setattr(train_job, "make_train_step", breaks_at_10)
+  with pytest.raises(UserError, match="^step 10: "):
+    runs.run(made, tmp_path)
+  assert runs.saved_steps(tmp_path) == [5]
