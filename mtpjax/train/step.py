@@ -66,9 +66,9 @@ def _cut_batch(tree: Any, parts: int, axis: int) -> Any:
 
 def _own_norms(grads: Any) -> jax.Array:
   last_layer = jax.tree.map(lambda g: g[-1], grads["lm"]["layers"])
-  norms = [optax.global_norm(last_layer)[None]]
+  norms = [optax.tree.norm(last_layer)[None]]
   if "heads" in grads:
-    norms.append(jax.vmap(optax.global_norm)(grads["heads"]))
+    norms.append(jax.vmap(optax.tree.norm)(grads["heads"]))
   return jnp.concatenate(norms)
 
 
@@ -148,7 +148,7 @@ def make_train_step(
     loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
       model, config.loss, config.train.accumulation, state.params, batch
     )
-    grad_norm = optax.global_norm(grads)
+    grad_norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
     new_state = TrainState(

@@ -5,8 +5,8 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import programs
 import optax
+import programs
 import pytest
 import tiny
 

@@ -1,0 +1,84 @@
+import json
+
+import numpy as np
+import pytest
+
+import mtpjax
+from mtpjax import cli
+from mtpjax.data import open_rows
+
+WORKDIR = "runs/quickstart"
+
+
+def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
+  """Every validation row by itself, log-softmax and arg max by NumPy."""
+  out = tmp_path / "figures.json"
+  assert not cli.main(["evaluate", WORKDIR, "--json", str(out)])
+  figures = json.loads(out.read_text())
+  assert (figures["step"], figures["offsets"]) == (12, [1, 2, 3])
+  model = mtpjax.load(WORKDIR)
+  params, head = model.params, model.model
+  nll, correct, count = np.zeros(3), np.zeros(3), np.zeros(3)
+  from mtpjax.heads import HeadContext
+  from mtpjax.model import masks
+
+  rows = open_rows("data", "validation")
+  for i in range(len(rows)):
+    row = {k: v[None] for k, v in rows[i].items()}
+    context = HeadContext(row["positions"], masks.packed(row["segments"]))
+    trunk = head.apply_trunk(
+      params["lm"], row["tokens"], row["positions"], context.mask
+    )
+    outputs = [head.trunk.final_norm(
+      params["lm"]["final_norm"], trunk.hidden_BTD)]  # fmt: skip
+    for m in range(2):
+      one = {k: v for k, v in _slice(params["heads"], m).items()}
+      outputs.append(
+        head.apply_head(one, params["lm"]["final_norm"], trunk.tap_BTD, context)
+      )
+    for m, hidden in enumerate(outputs):
+      logits = np.asarray(hidden[0], np.float64) @ np.asarray(
+        params["lm"]["unembedding"], np.float64
+      )
+      for t in range(48 - m - 1):
+        ahead = t + m + 1
+        same = row["segments"][0, t] == row["segments"][0, ahead] != 0
+        if same and row["loss_mask"][0, ahead]:
+          target = row["tokens"][0, ahead]
+          nll[m] += np.log(np.exp(logits[t]).sum()) - logits[t, target]
+          correct[m] += logits[t].argmax() == target
+          count[m] += 1
+  assert figures["targets_by_offset"] == count.tolist()
+  assert figures["loss_by_offset"] == pytest.approx(nll / count, rel=1e-5)
+  assert figures["accuracy_by_offset"] == pytest.approx(correct / count)
+
+
+def _slice(tree, m):
+  import jax
+
+  return jax.tree.map(lambda leaf: leaf[m], tree)
+
+
+def test_with_decoding_the_table_has_both_speeds(
+  in_tiny_root, tmp_path, capsys, monkeypatch
+):
+  from mtpjax.jobs import evaluate
+
+  monkeypatch.setattr(evaluate, "_PROMPTS", 2)
+  monkeypatch.setattr(evaluate, "_NEW_TOKENS", 16)
+  out = tmp_path / "figures.json"
+  argv = ["evaluate", WORKDIR, "--decode", "--json", str(out)]
+  assert not cli.main([*argv, "--batches", "1"])
+  figures = json.loads(out.read_text())
+  assert figures["outputs_identical"] is True
+  assert 1 <= figures["tokens_per_pass"] <= 3
+  assert figures["ratio"] == pytest.approx(
+    figures["speculative_tokens_per_sec"] / figures["plain_tokens_per_sec"]
+  )
+  assert "outputs identical" in capsys.readouterr().out
+
+
+def test_mistakes_are_one_line(in_tiny_root, fails, tmp_path):
+  assert "runs/none" in fails("evaluate", "runs/none")
+  assert "prepare" in fails("evaluate", WORKDIR, "--data-path", tmp_path)
+  assert "9" in fails("evaluate", WORKDIR, "--step", "9")
