@@ -291,7 +291,10 @@ class _OffsetScan:
     sums = jax.tree.map(lambda x: x[None], sums)
     dshared = jax.tree.map(jnp.zeros_like, inputs.shared)
     dtap_BTD = jnp.zeros(inputs.tap_BTD.shape, wide)
-    dhead_params, dprobes = inputs.head_params, inputs.probes
+    # Zero where there is no head; also for heads no target is given for.
+    dhead_params, dprobes = jax.tree.map(
+      jnp.zeros_like, (inputs.head_params, inputs.probes)
+    )
 
     if targets.ids_MBT.shape[0] > 1:
 

@@ -101,7 +101,9 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(first, temperature):
       candidates_BDC[b, d, WIDE.ranks[node]] = plain[b].ids[1 + d]
       node = WIDE.parents[node]
   # One true token on two ranks would make two siblings equal.
-  assert all(len(set(row)) == WIDE.width for row in candidates_BDC.reshape(-1, 3))
+  assert all(
+    len(set(row)) == WIDE.width for row in candidates_BDC.reshape(-1, 3)
+  )
   state = state.replace(candidates_BDC=candidates_BDC)
   state = advance(spec, params, state, 1)
   for b, result in enumerate(loop.read_results(state, 4)):

@@ -92,7 +92,8 @@ def test_refused_trees_say_what_is_wrong():
 
 
 @pytest.mark.parametrize(
-  "offsets, longest", [((1, 2, 3, 4), 3), ((1, 2, 4), 1), ((1, 3), 0), ((1,), 0)]
+  "offsets, longest",
+  [((1, 2, 3, 4), 3), ((1, 2, 4), 1), ((1, 3), 0), ((1,), 0)],
 )
 def test_no_tree_is_deeper_than_the_unbroken_run_of_heads(offsets, longest):
   model = multi_token_model(config_lib.Heads(offsets=offsets, matched=False))

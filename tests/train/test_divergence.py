@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import runs
+import tiny_runs as runs
 
 from mtpjax.errors import UserError
 from mtpjax.jobs import train as train_job
@@ -18,9 +18,9 @@ def made(tmp_path_factory):
 
 def poison(params, where):
   bad = jax.tree.map(jnp.array, params)
-  bad[where]["layers" if where == "lm" else "layer"]["mlp"]["up"][
-    "kernel"
-  ] *= jnp.nan
+  bad[where]["layers" if where == "lm" else "layer"]["mlp"]["up"]["kernel"] *= (
+    jnp.nan
+  )
   return bad
 
 

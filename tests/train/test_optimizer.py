@@ -50,9 +50,9 @@ def test_matrices_decay_and_vectors_do_not(kind):
     boxes,
   )
   zero = jax.tree.map(np.zeros_like, params)
-  updates, _ = jax.jit(
-    lambda g, p: optimizer.update(g, optimizer.init(p), p)
-  )(zero, params)
+  updates, _ = jax.jit(lambda g, p: optimizer.update(g, optimizer.init(p), p))(
+    zero, params
+  )
   leaves = zip(
     flat, jax.tree.leaves(updates), jax.tree.leaves(params), strict=True
   )

@@ -8,7 +8,7 @@ import sys
 import jax
 import numpy as np
 import pytest
-import runs
+import tiny_runs as runs
 
 from mtpjax import config as config_lib
 from mtpjax import data
@@ -146,7 +146,9 @@ def test_a_finished_run_has_nothing_to_do(made, straight):
   result, text = runs.run(made, straight)
   assert "is at step 20 of 20: nothing to do; raise --train.steps" in text
   assert result["step"] == 20
-  assert before == {p: p.read_bytes() for p in straight.rglob("*") if p.is_file()}
+  assert before == {
+    p: p.read_bytes() for p in straight.rglob("*") if p.is_file()
+  }
 
 
 def test_another_runs_directory_is_refused_with_every_difference(
@@ -258,7 +260,5 @@ def test_the_state_is_created_cut_over_fsdp_and_model(made):
     assert embedding.addressable_shards[0].data.shape == (129, 8)
   # The same numbers as on one device.
   alone = create_state(*runs.parts(made), jax.random.key(0))
-  for a, b in zip(
-    jax.tree.leaves(state), jax.tree.leaves(alone), strict=True
-  ):
+  for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(alone), strict=True):
     np.testing.assert_allclose(a, b, rtol=0, atol=1e-6)

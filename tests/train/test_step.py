@@ -85,13 +85,18 @@ def trained(weights, steps=80):
   optimizer = make_optimizer(config.optim, model.abstract())
   state = create_state(model, optimizer, jax.random.key(0))
   first = jax.device_get(state)
+  places = jax.tree.map(lambda leaf: leaf.sharding, state)
   step = make_train_step(model, optimizer, config)
   batch = jax.tree.map(jnp.asarray, periodic_batch())
   metrics = []
   for _ in range(steps):
     state, m = step(state, batch)
     metrics.append(m)
-  return jax.device_get(metrics), first, jax.device_get(state), step
+
+  def step_from(given, batch):
+    return step(jax.device_put(given, places), batch)
+
+  return jax.device_get(metrics), first, jax.device_get(state), step_from
 
 
 def accuracy_M(metrics):
@@ -113,6 +118,7 @@ def test_a_head_of_weight_0_learns_nothing_while_the_others_do():
   assert accuracy_M(metrics[-1])[2] < 0.7
   for m in metrics:
     assert m.head_grad_norm_M[2] == 0 and m.tap_grad_norm_M[2] == 0
+
   # Head 3 only decayed; a head with a weight moved.
   def moved(m):
     pairs = zip(
@@ -148,7 +154,9 @@ def test_norms_and_the_first_update_are_those_of_the_gradients():
   np.testing.assert_allclose(m.tap_grad_norm_M, tap_norm_M, rtol=1e-5)
   own = [jax.tree.map(lambda g: g[-1], grads["lm"]["layers"])]
   own += [jax.tree.map(lambda g, i=i: g[i], grads["heads"]) for i in range(3)]
-  np.testing.assert_allclose(m.head_grad_norm_M, list(map(norm, own)), rtol=1e-5)
+  np.testing.assert_allclose(
+    m.head_grad_norm_M, list(map(norm, own)), rtol=1e-5
+  )
 
 
 def test_a_long_gradient_is_cut_to_the_limit_and_a_short_one_is_not():
@@ -164,7 +172,9 @@ def test_a_long_gradient_is_cut_to_the_limit_and_a_short_one_is_not():
   clip_norm = 1.0
   optim = config_lib.Optim(clip_norm=clip_norm, b1=0.9)
   optimizer = make_optimizer(optim, model.abstract())
-  update = jax.jit(lambda g: optimizer.update(g, optimizer.init(params), params))
+  update = jax.jit(
+    lambda g: optimizer.update(g, optimizer.init(params), params)
+  )
   for scale in (5.0, 1e-4):
     given = jax.tree.map(lambda g, s=scale: g * np.float32(s), gradients)
     norm = float(optax.tree.norm(given))
@@ -186,12 +196,8 @@ def test_a_step_from_bad_parameters_returns_them_untouched():
   # Finite parameters whose products are not: the loss is inf or nan.
   params["heads"]["layer"]["mlp"]["down"]["kernel"][:] = 3e38
   bad = dataclasses.replace(last, params=params)
-  after, metrics = step(
-    jax.tree.map(jnp.array, bad), jax.tree.map(jnp.asarray, periodic_batch())
-  )
+  after, metrics = step(bad, jax.tree.map(jnp.asarray, periodic_batch()))
   assert not metrics.is_finite and not np.isfinite(metrics.loss)
-  for a, b in zip(
-    jax.tree.leaves(after), jax.tree.leaves(bad), strict=True
-  ):
+  for a, b in zip(jax.tree.leaves(after), jax.tree.leaves(bad), strict=True):
     assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
   assert int(after.step) == 80
