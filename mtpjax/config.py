@@ -373,6 +373,17 @@ def parse_value(text: str, kind: Any) -> Any:
   return kind(text)
 
 
+def _check_kind(value: Any, kind: Any) -> None:
+  """Raises ValueError unless the value is of the kind; ints are floats."""
+  if typing.get_origin(kind) is tuple:
+    if not isinstance(value, tuple):
+      raise ValueError
+    for item in value:
+      _check_kind(item, typing.get_args(kind)[0])
+  elif type(value) is not kind and (kind, type(value)) != (float, int):
+    raise ValueError
+
+
 def kind_name(kind: Any) -> str:
   """Returns how a value is written, for help and errors: "int,..."."""
   if isinstance(kind, types.GenericAlias):
@@ -404,13 +415,14 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
         f"{path}: no such configuration field{nearest(path, list(known))}"
       )
     kind = known[path].type
-    if isinstance(value, str):
-      try:
+    try:
+      if isinstance(value, str):
         value = parse_value(value, kind)
-      except ValueError as error:
-        raise UserError(
-          f"{path}: {value!r} is not of the form {kind_name(kind)}"
-        ) from error
+      _check_kind(value, kind)
+    except ValueError as error:
+      raise UserError(
+        f"{path}: {value!r} is not of the form {kind_name(kind)}"
+      ) from error
     section, name = path.split(".")
     by_section.setdefault(section, {})[name] = value
   sections = {
@@ -480,6 +492,10 @@ def load_config(path: pathlib.Path) -> Config:
 
 def config_from_dict(values: dict[str, Any]) -> Config:
   """Returns the configuration of `Config.to_dict`; see `load_config`."""
+  if not isinstance(values, dict) or not all(
+    isinstance(entries, dict) for entries in values.values()
+  ):
+    raise UserError("configuration: must be an object of sections of fields")
   return override(
     Config(),
     {

@@ -248,3 +248,24 @@ def test_a_file_may_leave_fields_out():
   values = {"model": {"d_model": 64}}
   config = config_lib.config_from_dict(json.loads(json.dumps(values)))
   assert config == Config(model=config_lib.Model(d_model=64))
+
+
+@pytest.mark.parametrize(
+  "values",
+  [
+    {"model": {"d_model": 1.5}},
+    {"model": {"d_model": True}},
+    {"model": {"d_model": None}},
+    {"heads": {"matched": 1}},
+    {"heads": {"offsets": [1, "a"]}},
+    {"heads": {"offsets": 2}},
+    {"model": 3},
+    ["model"],
+  ],
+)
+def test_a_hand_edited_file_with_wrong_types_is_one_line(values, tmp_path):
+  path = tmp_path / "config.json"
+  path.write_text(json.dumps(values))
+  with pytest.raises(UserError) as error:
+    config_lib.load_config(path)
+  assert "\n" not in str(error.value)

@@ -1,9 +1,8 @@
 """Targets and their validity, cross-entropy, the multi-offset loss."""
 
+from mtpjax.losses.inputs import HeadInputs, OffsetSums
 from mtpjax.losses.model_loss import batch_targets, model_loss
 from mtpjax.losses.multi_offset import (
-  HeadInputs,
-  OffsetSums,
   multi_offset_loss,
   offset_coefficients,
 )

@@ -6,9 +6,6 @@ stays on its device and the gradient of the unembedding is summed over devices
 once, by whoever sums over G, and not once per chunk.
 """
 
-import functools
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -19,13 +16,13 @@ class Chunk(struct.PyTreeNode):
 
   Attributes:
     hidden_GCD: hidden states ready for the unembedding.
-    ids_GC: target ids; None in a cotangent, which integers have none of.
-    valid_GC: bool, does the target count? None in a cotangent.
+    ids_GC: target ids.
+    valid_GC: bool; does the target count?
   """
 
   hidden_GCD: jax.Array
-  ids_GC: Any
-  valid_GC: Any
+  ids_GC: jax.Array
+  valid_GC: jax.Array
 
 
 class Sums(struct.PyTreeNode):
@@ -142,30 +139,3 @@ def chunk_gradients(
     preferred_element_type=logits_GCV.dtype,
   )
   return sums, dhidden_GCD, dunembedding_GDV
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def chunk_loss(chunk: Chunk, unembedding_GDV: jax.Array, z_loss: float) -> Sums:
-  """`chunk_sums` that keeps no logits: the backward pass recomputes them.
-
-  Only `objective` has a gradient; the other sums are for reading.
-  """
-  return chunk_sums(chunk, unembedding_GDV, z_loss)
-
-
-def _chunk_loss_forward(chunk, unembedding_GDV, z_loss):
-  return chunk_sums(chunk, unembedding_GDV, z_loss), (chunk, unembedding_GDV)
-
-
-def _chunk_loss_backward(z_loss, residuals, cotangent):
-  chunk, unembedding_GDV = residuals
-  _, dhidden_GCD, dunembedding_GDV = chunk_gradients(
-    chunk, unembedding_GDV, cotangent.objective, z_loss
-  )
-  return (
-    Chunk(dhidden_GCD, None, None),
-    dunembedding_GDV.astype(unembedding_GDV.dtype),
-  )
-
-
-chunk_loss.defvjp(_chunk_loss_forward, _chunk_loss_backward)

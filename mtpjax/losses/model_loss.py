@@ -6,11 +6,8 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.losses.multi_offset import (
-  HeadInputs,
-  OffsetSums,
-  multi_offset_loss,
-)
+from mtpjax.losses.inputs import HeadInputs, OffsetSums
+from mtpjax.losses.multi_offset import multi_offset_loss
 from mtpjax.losses.targets import Targets, shift_targets
 from mtpjax.model import masks
 

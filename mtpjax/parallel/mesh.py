@@ -34,6 +34,11 @@ def make_mesh(
   sizes = [config.data, config.fsdp, config.model]
   if -1 in sizes:
     rest = math.prod(s for s in sizes if s != -1)
+    if rest < len(devices) and len(devices) % rest:
+      raise UserError(
+        f"mesh: {tuple(sizes)} cannot use all {len(devices)} devices, which "
+        f"do not divide by {rest}; give all three sizes"
+      )
     sizes[sizes.index(-1)] = len(devices) // rest
   wanted = math.prod(sizes)
   # One process may use some of its devices; many must use all of theirs.

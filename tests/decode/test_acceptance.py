@@ -66,6 +66,16 @@ def test_a_chain_ends_at_its_first_wrong_draft(shifts, per_pass):
 
 
 @pytest.mark.parametrize("tree", [CHAIN, WIDE], ids=["chain", "wide"])
+def test_drafts_see_the_noise_of_the_position_they_are_for(tree):
+  # Where all logits are equal the noise alone decides, so every draft is right.
+  params = counter_params()
+  params["lm"]["unembedding"] *= 0
+  results = run(MODEL, params, tree, requests(13, temperature=1.0))
+  assert len({r.ids for r in results}) == 4
+  assert {r.passes for r in results} == {4}
+
+
+@pytest.mark.parametrize("tree", [CHAIN, WIDE], ids=["chain", "wide"])
 def test_token_0_everywhere(tree):
   # Buffers begin as zeros: neither they nor the padding may count as drafts.
   asked = requests(13)

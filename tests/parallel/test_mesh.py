@@ -59,3 +59,8 @@ def test_a_placed_batch_is_cut_over_data_and_fsdp():
     assert shard.data.shape == (2, 3)  # model: copies
     seen.add(int(shard.data[0, 0]))
   assert seen == {0, 6, 12, 18}
+
+
+def test_what_is_left_must_divide():
+  with pytest.raises(UserError, match="do not divide by 3"):
+    parallel.make_mesh(config_lib.Mesh(data=-1, fsdp=3))

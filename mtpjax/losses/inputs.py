@@ -1,0 +1,49 @@
+"""What goes into the multi-offset loss, and what comes out to be read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+
+Head = Callable[[Any, Any, jax.Array, Any], jax.Array]
+
+
+class HeadInputs(struct.PyTreeNode):
+  """Everything the loss has gradients for.
+
+  Attributes:
+    head_params: parameters of the extra heads, stacked [M - 1, ...]; None for
+      none.
+    shared: parameters that all heads use, passed to each of them.
+    hidden_BTD: offset 1's hidden states, ready for the unembedding.
+    tap_BTD: hidden states the extra heads read.
+    unembedding_DV: the unembedding all offsets share.
+    probes: float [M - 1]; their gradients are the squared norms of the
+      gradients that the extra heads send to the tap.
+  """
+
+  head_params: Any
+  shared: Any
+  hidden_BTD: jax.Array
+  tap_BTD: jax.Array
+  unembedding_DV: jax.Array
+  probes: jax.Array
+
+
+class OffsetSums(struct.PyTreeNode):
+  """What each offset did, for reading; without gradients.
+
+  Attributes:
+    nll_M: summed negative log-likelihood, nats.
+    correct_M: targets that were the arg max.
+    count_M: valid targets.
+  """
+
+  nll_M: jax.Array
+  correct_M: jax.Array
+  count_M: jax.Array
+
+  def __add__(self, other: "OffsetSums") -> "OffsetSums":
+    return jax.tree.map(jnp.add, self, other)
