@@ -99,6 +99,8 @@ class Loaded:
       UserError: a prompt without tokens or longer than the cache, an id
         outside the vocabulary, or a setting out of range.
     """
+    if not prompts:
+      return []
     settings = dataclasses.replace(self.config.decode, **overrides)
     tree = decode.Tree.for_mode(settings.mode, self.config.heads)
     spec = decode.Spec(self.model, tree, settings.temperature > 0)
@@ -109,7 +111,7 @@ class Loaded:
     ]
     batch = min(settings.batch_size, len(requests))
     results: list[decode.Result] = []
-    for first in range(0, len(requests), max(batch, 1)):
+    for first in range(0, len(requests), batch):
       group = requests[first : first + batch]
       streams = [TextStream(self.tokenizer) for _ in group]
       seen = [0] * len(group)
@@ -141,13 +143,7 @@ class Loaded:
   def _request(
     self, settings: config_lib.Decode, ids: list[int], index: int
   ) -> decode.Request:
-    size, room = self.config.model.vocab_size, settings.cache_tokens
-    outside = [i for i in ids if not 0 <= i < size]
-    if outside:
-      raise UserError(
-        f"prompt {index}: id {outside[0]} is outside the vocabulary of {size}"
-      )
-    new = settings.max_new_tokens
+    room, new = settings.cache_tokens, settings.max_new_tokens
     if room and len(ids) >= room:
       raise UserError(
         f"prompt {index}: {len(ids)} tokens leave no room in a cache of "

@@ -150,11 +150,12 @@ def run_chunk(
 
 
 def pack_requests(
-  requests: Sequence[Request], eos_ids: Sequence[int], batch: int
+  spec: Spec, requests: Sequence[Request], eos_ids: Sequence[int], batch: int
 ) -> dict[str, jax.Array]:
   """Lays requests out as padded arrays.
 
   Args:
+    spec: model and tree.
     requests: at most `batch`; missing rows are filled up with idle ones.
     eos_ids: ids that end a text.
     batch: B.
@@ -163,24 +164,16 @@ def pack_requests(
     The arrays `start` takes.
 
   Raises:
-    UserError: an empty prompt, no tokens to generate, or too many EOS ids.
+    UserError: a request that cannot be run; too many requests or EOS ids.
   """
+  if not 0 < len(requests) <= batch:
+    raise UserError(f"requests: {len(requests)} do not fit a batch of {batch}")
   if len(eos_ids) > _EOS_SLOTS:
     raise UserError(
       f"EOS ids: {len(eos_ids)} are more than the {_EOS_SLOTS} supported"
     )
   for request in requests:
-    if not request.ids:
-      raise UserError(
-        f"prompt {request.index}: has no tokens; give at least one, such as "
-        "the BOS id"
-      )
-    if request.max_new_tokens < 1:
-      raise UserError(
-        f"max_new_tokens: {request.max_new_tokens} must be at least 1"
-      )
-    if request.temperature < 0:
-      raise UserError(f"temperature: {request.temperature} must be >= 0")
+    _check(spec, request)
   width = bucket(max(len(request.ids) for request in requests))
   prompt_BT = np.zeros((batch, width), np.int32)
   lengths, budgets = np.ones(batch, np.int32), np.zeros(batch, np.int32)
@@ -200,6 +193,27 @@ def pack_requests(
     eos_ids_E=eos_ids_E,
   )  # fmt: skip
   return jax.tree.map(jnp.asarray, arrays)
+
+
+def _check(spec: Spec, request: Request) -> None:
+  """Raises UserError for a request that cannot be run."""
+  size = spec.model.config.vocab_size
+  outside = [i for i in request.ids if not 0 <= i < size]
+  problem = ""
+  if not request.ids:
+    problem = "has no tokens; give at least one, such as the BOS id"
+  elif outside:
+    problem = f"id {outside[0]} is outside the vocabulary of {size}"
+  elif request.max_new_tokens < 1:
+    problem = f"max_new_tokens {request.max_new_tokens} must be at least 1"
+  elif not 0 <= request.temperature < float("inf"):
+    problem = f"temperature {request.temperature} must be 0 or more"
+  elif request.temperature and not spec.is_sampled:
+    problem = "has a temperature, but the program is a greedy one"
+  elif not 0 <= request.seed < 1 << 31:
+    problem = f"seed {request.seed} must be from 0 to 2147483647"
+  if problem:
+    raise UserError(f"prompt {request.index}: {problem}")
 
 
 def read_results(state: DecodeState, n: int) -> list[Result]:
@@ -242,7 +256,7 @@ def generate(
   Yields:
     A `Result` per request, longer each time; the last time all have finished.
   """
-  arrays = pack_requests(requests, eos_ids, batch)
+  arrays = pack_requests(spec, requests, eos_ids, batch)
   new = bucket(max(request.max_new_tokens for request in requests))
   capacity = arrays["prompt_BT"].shape[1] + new
   state = start(spec, params, arrays, capacity, new)

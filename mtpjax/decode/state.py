@@ -40,6 +40,11 @@ class Spec:
         f"{self.model.heads.offsets} reach only {longest}; use a shorter one, "
         "or --mode next"
       )
+    if self.tree.width > self.model.config.vocab_size:
+      raise UserError(
+        f"tree: rank {self.tree.width - 1} is beyond the vocabulary of "
+        f"{self.model.config.vocab_size}"
+      )
 
 
 class DecodeState(struct.PyTreeNode):

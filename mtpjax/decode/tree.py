@@ -38,8 +38,10 @@ class Tree:
   ranks: tuple[int, ...]
 
   def __post_init__(self):
-    if len(self.parents) != len(self.ranks) or self.parents[0] != 0:
+    if len(self.parents) != len(self.ranks) or self.parents[:1] != (0,):
       raise UserError(f"tree: parents {self.parents} do not begin at a root")
+    if min(self.ranks) < 0:
+      raise UserError(f"tree: rank {min(self.ranks)} must be 0 or more")
     for node, parent in enumerate(self.parents[1:], start=1):
       if not 0 <= parent < node:
         raise UserError(

@@ -76,7 +76,6 @@ def truncate(
   """
   j = tokens_BJ.shape[1]
   is_eos_BJ = jnp.any(tokens_BJ[..., None] == eos_ids_E, axis=-1)
-  is_eos_BJ &= jnp.arange(j) < n_tokens_B[:, None]
   first_eos_B = jnp.where(
     jnp.any(is_eos_BJ, axis=-1), jnp.argmax(is_eos_BJ, axis=-1) + 1, j + 1
   )

@@ -91,7 +91,7 @@ class _Mode:
     self.params = params
     self.n = len(requests)
     self.spec = Spec(model, Tree.for_mode(mode, model.heads), sampled)
-    self.arrays = pack_requests(requests, (), self.n)
+    self.arrays = pack_requests(self.spec, requests, (), self.n)
     self.new = bucket(max(r.max_new_tokens for r in requests))
     self.capacity = self.arrays["prompt_BT"].shape[1] + self.new
     self.idle = self._start()

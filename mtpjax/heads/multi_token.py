@@ -48,6 +48,11 @@ class MultiTokenModel:
         "model.vocab_size: 0 stands for the tokenizer's, which is not known "
         "here; give the number"
       )
+    dtypes = (self.config.dtype, self.config.param_dtype)
+    if "float64" in dtypes and not jax.config.read("jax_enable_x64"):
+      raise UserError(
+        "model.dtype: float64 needs JAX's 64-bit mode; set JAX_ENABLE_X64=1"
+      )
 
   @property
   def head(self) -> nn.Module:

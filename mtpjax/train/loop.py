@@ -70,6 +70,7 @@ def train(run: Run, state: TrainState) -> TrainState:
   meter = _Meter(run)
   late: tuple[int, StepMetrics] | None = None
   step = int(state.step)
+  is_first = True
   with _stop_signal() as is_stopped, run.loader.iterate(step) as batches:
     while step < config.steps:
       batch = parallel.place_batch(next(batches), run.model.mesh)
@@ -78,21 +79,28 @@ def train(run: Run, state: TrainState) -> TrainState:
       if late is not None:
         meter.read(*late)
       late = step, metrics
-      is_last = step == config.steps or is_stopped()
-      is_saving = is_last or step % config.save_every == 0
+      is_last, is_stopping = step == config.steps, is_stopped()
+      is_saving = is_last or is_stopping or step % config.save_every == 0
       evaluate = run.evaluate if _is_due(step, config, is_last) else None
       if is_saving or evaluate:
         meter.read(*late)
         late = None
-      if is_saving:
         # A line ends here, so that a resumed run writes the same lines.
         meter.write(step)
-        run.store.save(step, state, {**run.metadata, "step": step})
-      if evaluate:
-        run.report(step, "eval", evaluate(state.params))
-        meter.window.start_clock()
-      if is_last:
+      # Evaluated before it is saved, so that a run that dies in between does
+      # both again; saved even if the evaluation fails.
+      try:
+        if evaluate:
+          run.report(step, "eval", evaluate(state.params))
+      finally:
+        if is_saving:
+          run.store.save(step, state, {**run.metadata, "step": step})
+      if is_stopping:
         break
+      if evaluate or is_first:
+        # Neither evaluation nor compilation is training.
+        meter.window.start_clock()
+      is_first = False
   run.store.wait()
   return state
 

@@ -95,7 +95,8 @@ def loss_and_gradients(
   """
   targets = batch_targets(batch, model.heads.offsets)
   coefficients_M = offset_coefficients(targets.counts_M, loss.weights)
-  probes_M = jnp.zeros(len(model.heads.offsets), jnp.float32)
+  wide = jnp.promote_types(model.config.dtype, jnp.float32)
+  probes_M = jnp.zeros(len(model.heads.offsets), wide)
 
   def part_loss(params, probes_M, rows, targets):
     return model_loss(

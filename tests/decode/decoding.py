@@ -93,7 +93,7 @@ def run(*args, **kwargs):
 def start(model, params, tree, requests, eos_ids=()):
   """Returns (spec, state) after the prompts."""
   spec = decode.Spec(model, tree, True)
-  arrays = loop.pack_requests(requests, eos_ids, 4)
+  arrays = loop.pack_requests(spec, requests, eos_ids, 4)
   new = loop.bucket(max(r.max_new_tokens for r in requests))
   with jax.default_matmul_precision("highest"):
     return spec, loop.start(

@@ -151,10 +151,17 @@ def test_rows_that_finished_stay_as_they_are():
 
 
 @pytest.mark.parametrize(
-  "request_", [decode.Request((), 4), decode.Request((1,), 0),
-               decode.Request((1,), 4, -0.5)]
+  "request_", [
+    decode.Request((), 4), decode.Request((1,), 0),
+    decode.Request((1,), 4, -0.5), decode.Request((1,), 4, float("nan")),
+    decode.Request((1,), 4, 0.5), decode.Request((1, 99), 4),
+    decode.Request((-1,), 4), decode.Request((1,), 4, seed=1 << 40),
+  ]
 )  # fmt: skip
 def test_impossible_requests_are_refused_in_one_line(request_):
-  with pytest.raises(UserError) as error:
-    loop.pack_requests([request_], (), 1)
-  assert "\n" not in str(error.value)
+  model = multi_token_model()
+  spec = decode.Spec(model, decode.Tree.root(), is_sampled=False)
+  for requests in ([request_], [], [decode.Request((1,), 4)] * 2):
+    with pytest.raises(UserError) as error:
+      loop.pack_requests(spec, requests, (), 1)
+    assert "\n" not in str(error.value)

@@ -89,6 +89,12 @@ def test_refused_trees_say_what_is_wrong():
   )
   refusal(lambda: decode.Tree((1, 0), (0, 0)))
   refusal(lambda: decode.Tree((0, 0), (0,)))
+  refusal(lambda: decode.Tree((), ()))
+  assert "rank -1" in refusal(lambda: from_paths([(-1,)]))
+  wide = from_paths([(rank,) for rank in range(12)])
+  assert "vocabulary of 11" in refusal(
+    lambda: decode.Spec(multi_token_model(), wide, False)
+  )
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,10 @@ def test_sigterm_saves_exits_0_and_says_so(made, straight, tmp_path):
   runs.assert_bit_equal(
     runs.saved_state(made, workdir), runs.saved_state(made, straight)
   )
+  # A stop cuts a window of training in two, but evaluates nothing of its own.
+  assert [line for line in runs.lines(workdir) if line["kind"] == "eval"] == [
+    line for line in runs.lines(straight) if line["kind"] == "eval"
+  ]
 
 
 def test_a_finished_run_has_nothing_to_do(made, straight):
