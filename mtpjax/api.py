@@ -7,6 +7,7 @@ both at work.
 import dataclasses
 import functools
 import pathlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -97,11 +98,12 @@ class Loaded:
 
     Raises:
       UserError: a prompt without tokens or longer than the cache, an id
-        outside the vocabulary, or a setting out of range.
+        outside the vocabulary, or a setting unknown or out of range.
     """
     if not prompts:
       return []
-    settings = dataclasses.replace(self.config.decode, **overrides)
+    changes = {f"decode.{name}": value for name, value in overrides.items()}
+    settings = config_lib.override(self.config, changes).decode
     tree = decode.Tree.for_mode(settings.mode, self.config.heads)
     spec = decode.Spec(self.model, tree, settings.temperature > 0)
     eos_ids = () if ignore_eos else self.tokenizer.eos_ids
@@ -177,11 +179,21 @@ def load(
   place = WorkDir(workdir)
   config = place.load_config()
   mesh = parallel.single_device_mesh() if mesh is None else mesh
-  model = MultiTokenModel(config.model, config.heads, mesh)
+  # A run trained with cuDNN's attention loads where there is no GPU, too.
+  portable = dataclasses.replace(config.model, attention="xla")
+  model = MultiTokenModel(portable, config.heads, mesh)
   tokenizer = load_tokenizer(
     place.tokenizer_spec(config), config.data.bos_token, config.data.eos_tokens
   )
   abstract = parallel.abstract_arrays(model.abstract(), mesh)
   with Store(place.checkpoints) as store:
-    state, metadata = store.restore({"params": abstract}, step, partial=True)
+    state, metadata = store.restore(
+      {"params": abstract}, step, partial=True, log=_warn
+    )
+  place.require_own_checkpoint(config, metadata)
   return Loaded(config, model, state["params"], tokenizer, metadata["step"])
+
+
+def _warn(line: str) -> None:
+  # Standard output is for the text.
+  print(line, file=sys.stderr)

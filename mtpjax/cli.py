@@ -2,10 +2,11 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from mtpjax import config as config_lib
@@ -33,11 +34,35 @@ class _Parser(argparse.ArgumentParser):
     raise UserError(f"{message}; see {self.prog} --help")
 
 
-def _add_overrides(parser: argparse.ArgumentParser) -> None:
-  """Adds one argument per configuration field, `--optim.peak-lr`."""
+# What each bench reads. Where there is --n, it replaces heads.offsets.
+_BENCH_OVERRIDES = {
+  "memory": (
+    "model", "heads.kind", "heads.matched", "loss.chunk_tokens", "loss.z_loss",
+    "data.row_length", "train.batch_size",
+  ),
+  "train": (
+    "model", "heads.kind", "heads.tap", "heads.matched", "loss.mode",
+    "loss.chunk_tokens", "loss.z_loss", "optim", "mesh", "data.row_length",
+    "train.batch_size", "train.accumulation", "train.peak_tflops",
+  ),
+  "decode": ("model", "heads"),
+}  # fmt: skip
+
+
+def _add_overrides(
+  parser: argparse.ArgumentParser, only: Collection[str] | None = None
+) -> None:
+  """Adds one argument per configuration field, `--optim.peak-lr`.
+
+  Args:
+    parser: gets them.
+    only: the sections and fields to add; None adds all.
+  """
   groups: dict[str, Any] = {}
   for path, field in config_lib.fields():
     section = path.split(".")[0]
+    if only is not None and section not in only and path not in only:
+      continue
     if section not in groups:
       groups[section] = parser.add_argument_group(f"override {section}")
     groups[section].add_argument(
@@ -95,7 +120,10 @@ def _build_parser() -> _Parser:
     "--split", default="validation", choices=("validation", "train")
   )
   evaluate.add_argument(
-    "--batches", type=int, default=0, help="at most so many; default all rows"
+    "--batches",
+    type=_int_from(0),
+    default=0,
+    help="at most so many; default all rows",
   )
   evaluate.add_argument(
     "--data-path", default="", help="prepared rows; default those of the run"
@@ -112,15 +140,48 @@ def _build_parser() -> _Parser:
   return parser
 
 
-def _list_of(kind: Any) -> Any:
-  """Returns an argument type: a list of values, read as an override is."""
+def _require_at_least(least: int, value: float) -> None:
+  if not value >= least:
+    raise argparse.ArgumentTypeError(f"{value} is not {least} or more")
+
+
+def _int_from(least: int) -> Any:
+  """Returns an argument type: an integer not below `least`."""
+
+  def parse(text: str) -> int:
+    value = int(text)
+    _require_at_least(least, value)
+    return value
+
+  parse.__name__ = "int"
+  return parse
+
+
+def _list_of(kind: Any, least: int | None = None) -> Any:
+  """Returns an argument type: values, none below `least`, at least one."""
   as_tuple = types.GenericAlias(tuple, (kind, ...))
 
   def parse(text: str) -> tuple[Any, ...]:
-    return config_lib.parse_value(text, as_tuple)
+    values = config_lib.parse_value(text, as_tuple)
+    if not values:
+      raise argparse.ArgumentTypeError(f"{text!r} names none")
+    if least is not None:
+      for value in values:
+        _require_at_least(least, value)
+    return values
 
   parse.__name__ = config_lib.kind_name(as_tuple)
   return parse
+
+
+def _modes(text: str) -> tuple[str, ...]:
+  modes = tuple(text.split(","))
+  for mode in modes:
+    if mode not in config_lib.DECODE_MODES:
+      raise argparse.ArgumentTypeError(
+        f"{mode!r} is not one of {', '.join(config_lib.DECODE_MODES)}"
+      )
+  return modes
 
 
 def _add_bench(commands: Any) -> None:
@@ -138,7 +199,7 @@ def _add_bench(commands: Any) -> None:
   )
   for parser in (memory, train):
     parser.add_argument(
-      "--n", type=_list_of(int), default=(1, 2, 4, 8), metavar="INT,...",
+      "--n", type=_list_of(int, 1), default=(1, 2, 4, 8), metavar="INT,...",
       help="numbers of offsets; default 1,2,4,8",
     )  # fmt: skip
   decode = kinds.add_parser(
@@ -147,40 +208,50 @@ def _add_bench(commands: Any) -> None:
   decode.add_argument(
     "workdir", nargs="?", help="of mtpjax train; default a random model"
   )
-  for name, kind, default, text in (
-    ("batches", int, (1, 4), "prompts decoded together"),
-    ("temperatures", float, (0.0,), "0 is greedy"),
+  for name, kind, least, default, text in (
+    ("batches", int, 1, (1, 4), "prompts decoded together"),
+    ("temperatures", float, 0, (0.0,), "0 is greedy"),
   ):
     decode.add_argument(
       f"--{name}",
-      type=_list_of(kind),
+      type=_list_of(kind, least),
       default=default,
       metavar=f"{kind.__name__.upper()},...",
       help=f"{text}; default {','.join(map(str, default))}",
     )
   decode.add_argument(
     "--modes",
-    type=lambda text: tuple(text.split(",")),
+    type=_modes,
     default=config_lib.DECODE_MODES,
     metavar="STR,...",
     help="compared with the first; default next,chain",
   )
   decode.add_argument(
-    "--prompt-length", type=int, default=64, help="tokens; default 64"
+    "--prompt-length",
+    type=_int_from(1),
+    default=64,
+    help="tokens; default 64",
   )
   decode.add_argument(
-    "--new-tokens", type=int, default=128, help="per prompt; default 128"
+    "--new-tokens",
+    type=_int_from(2),
+    default=128,
+    help="per prompt; default 128",
   )
-  for parser, repeats in ((memory, 0), (train, 10), (decode, 5)):
+  for parser, least, repeats in (
+    (memory, 0, 0),
+    (train, 1, 10),
+    (decode, 1, 5),
+  ):
     parser.add_argument(
       "--repeats",
-      type=int,
+      type=_int_from(least),
       default=repeats,
       help=f"timed runs of each; default {repeats}",
     )
-  for parser in (memory, train, decode):
+  for name, parser in kinds.choices.items():
     _add_json(parser)
-    _add_overrides(parser)
+    _add_overrides(parser, _BENCH_OVERRIDES[name])
 
 
 def _add_tokenizer(commands: Any) -> None:
@@ -195,6 +266,11 @@ def _add_tokenizer(commands: Any) -> None:
   )  # fmt: skip
   train.add_argument(
     "--vocab-size", type=int, default=8192, help="default 8192"
+  )
+  train.add_argument(
+    "--replace-invalid-utf8",
+    action="store_true",
+    help="read bytes that are not UTF-8 as U+FFFD instead of stopping",
   )
   train.add_argument(
     "--out", required=True, type=pathlib.Path, help="a tokenizer.json to write"
@@ -233,12 +309,15 @@ def _add_generate(commands: Any) -> None:
   _add_json(parser)
 
 
+def _overrides(args: argparse.Namespace) -> dict[str, str]:
+  paths = {path for path, _ in config_lib.fields()}
+  return {k: v for k, v in vars(args).items() if k in paths}
+
+
 def _override(
   config: config_lib.Config, args: argparse.Namespace
 ) -> config_lib.Config:
-  paths = {path for path, _ in config_lib.fields()}
-  changes = {k: v for k, v in vars(args).items() if k in paths}
-  return config_lib.override(config, changes)
+  return config_lib.override(config, _overrides(args))
 
 
 def _read_config(args: argparse.Namespace) -> config_lib.Config:
@@ -272,16 +351,23 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
       args.data_path, args.decode,
     )  # fmt: skip
   if args.command == "generate":
+    import rich.console
+
     from mtpjax.jobs import generate
 
+    # Standard output is for the text alone.
+    console = rich.console.Console(stderr=True)
     return generate.run(
       args.workdir, console, args.prompt, args.prompts, args.step,
-      args.ignore_eos, **_decode_overrides(args),
+      args.ignore_eos, not args.json, **_decode_overrides(args),
     )  # fmt: skip
   if args.command == "tokenizer":
     from mtpjax.jobs import tokenizer
 
-    return tokenizer.train(args.sources, args.vocab_size, args.out, console)
+    return tokenizer.train(
+      args.sources, args.vocab_size, args.out, console,
+      args.replace_invalid_utf8,
+    )  # fmt: skip
   return _run_bench(args, console)
 
 
@@ -296,6 +382,11 @@ def _run_bench(args: argparse.Namespace, console: Any) -> Any:
 
     config = _override(train.default_config(), args)
     return train.run(config, console, args.n, args.repeats)
+  if args.workdir is not None and (given := list(_overrides(args))):
+    name = given[0].replace("_", "-")
+    raise UserError(
+      f"--{name}: a work directory has its own configuration; leave one out"
+    )
   from mtpjax.jobs.bench import decode
 
   config = _override(decode.default_config(), args)
@@ -303,6 +394,17 @@ def _run_bench(args: argparse.Namespace, console: Any) -> Any:
     config, console, args.workdir, args.batches, args.temperatures,
     args.modes, args.prompt_length, args.new_tokens, args.repeats,
   )  # fmt: skip
+
+
+def _check_writable(path: pathlib.Path) -> None:
+  """Raises UserError if `path` cannot be written; makes nothing."""
+  path = path.absolute()
+  there = next(p for p in (path, *path.parents) if os.path.exists(p))
+  if there.is_dir() == (there == path) or not os.access(there, os.W_OK):
+    raise UserError(
+      f"--json {path}: cannot be written, because of {there}; give the path "
+      "of a file"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -319,6 +421,8 @@ def main(argv: Sequence[str] | None = None) -> int:
   console = rich.console.Console()
   try:
     args = _build_parser().parse_args(argv)
+    if getattr(args, "json", None):
+      _check_writable(args.json)
     figures = _run(args, console)
     if getattr(args, "json", None):
       args.json.parent.mkdir(parents=True, exist_ok=True)

@@ -51,6 +51,12 @@ def _require_positive(section: str, config: Any, *names: str) -> None:
     _require(value > 0, f"{section}.{name}", value, "must be greater than 0")
 
 
+def _require_not_negative(section: str, config: Any, *names: str) -> None:
+  for name in names:
+    value = getattr(config, name)
+    _require(value >= 0, f"{section}.{name}", value, "must be >= 0")
+
+
 @dataclasses.dataclass(frozen=True)
 class Model:
   """The trunk: a decoder-only transformer, Llama style."""
@@ -75,9 +81,7 @@ class Model:
       "model", self, "d_model", "n_layers", "n_attention_heads",
       "n_kv_heads", "d_head", "d_ff", "rope_theta", "norm_eps",
     )  # fmt: skip
-    _require(
-      self.vocab_size >= 0, "model.vocab_size", self.vocab_size, "must be >= 0"
-    )
+    _require_not_negative("model", self, "vocab_size")
     _require(
       self.n_attention_heads % self.n_kv_heads == 0,
       "model.n_kv_heads", self.n_kv_heads,
@@ -152,7 +156,7 @@ class Loss:
   def __post_init__(self):
     _require_one_of("loss.mode", self.mode, LOSS_MODES)
     _require_positive("loss", self, "chunk_tokens")
-    _require(self.z_loss >= 0, "loss.z_loss", self.z_loss, "must be >= 0")
+    _require_not_negative("loss", self, "z_loss")
     _require(
       all(w >= 0 for w in self.weights), "loss.weights", self.weights,
       "must all be >= 0",
@@ -192,6 +196,7 @@ class Data:
     _require(
       self.row_length >= 2, "data.row_length", self.row_length, "must be >= 2"
     )
+    _require_not_negative("data", self, "max_documents")
     _require(
       0 <= self.validation_fraction < 1, "data.validation_fraction",
       self.validation_fraction, "must be at least 0 and below 1",
@@ -216,6 +221,14 @@ class Optim:
 
   def __post_init__(self):
     _require_positive("optim", self, "peak_lr", "decay_steps", "eps")
+    _require_not_negative(
+      "optim", self, "final_lr_fraction", "weight_decay", "clip_norm"
+    )
+    for name in ("b1", "b2"):
+      value = getattr(self, name)
+      _require(
+        0 <= value < 1, f"optim.{name}", value, "must be at least 0 and below 1"
+      )
     _require(
       0 <= self.warmup_steps < self.decay_steps, "optim.warmup_steps",
       self.warmup_steps,
@@ -260,8 +273,9 @@ class Train:
   def __post_init__(self):
     _require_positive(
       "train", self, "steps", "batch_size", "accumulation", "log_every",
-      "save_every", "keep",
+      "eval_batches", "save_every", "keep",
     )  # fmt: skip
+    _require_not_negative("train", self, "eval_every", "peak_tflops")
     _require(
       self.batch_size % self.accumulation == 0, "train.batch_size",
       self.batch_size,
@@ -288,10 +302,7 @@ class Decode:
     _require_positive(
       "decode", self, "max_new_tokens", "chunk_passes", "batch_size"
     )
-    _require(
-      self.temperature >= 0, "decode.temperature", self.temperature,
-      "must be >= 0",
-    )  # fmt: skip
+    _require_not_negative("decode", self, "temperature", "seed", "cache_tokens")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -330,9 +341,14 @@ class Config:
 
   def save(self, path: pathlib.Path) -> None:
     """Writes the configuration to `path` as JSON, whole or not at all."""
-    part = path.with_suffix(".tmp")
-    part.write_text(json.dumps(self.to_dict(), indent=2) + "\n")
-    part.replace(path)
+    write_json(path, self.to_dict())
+
+
+def write_json(path: pathlib.Path, value: Any) -> None:
+  """Writes a JSON file, whole or not at all."""
+  part = path.with_suffix(".tmp")
+  part.write_text(json.dumps(value, indent=2) + "\n")
+  part.replace(path)
 
 
 def fields(config: Any = Config) -> Iterator[tuple[str, dataclasses.Field]]:
@@ -456,8 +472,16 @@ def load_experiment(path: str | pathlib.Path, variant: str = "") -> Config:
   make = getattr(module, "config", None)
   if not callable(make):
     raise UserError(f"experiment {path}: defines no function config()")
-  if variant and not inspect.signature(make).parameters:
+  parameters = inspect.signature(make).parameters.values()
+  if variant and not parameters:
     raise UserError(f"experiment {path}: config() takes no variant")
+  if not variant and any(
+    p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
+    for p in parameters
+  ):
+    raise UserError(
+      f"experiment {path}: config(variant) has no default; give --variant"
+    )
   result = make(variant) if variant else make()
   if not isinstance(result, Config):
     raise UserError(

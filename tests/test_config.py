@@ -124,6 +124,18 @@ def test_fields_that_need_each_other_change_together():
     ({"model.vocab_size": "-1"}, ["model.vocab_size: -1"]),
     ({"optim.peak_lr": "nan"}, ["optim.peak_lr"]),
     ({"optim.warmup_steps": "2000"}, ["optim.warmup_steps: 2000"]),
+    ({"optim.clip_norm": "-1"}, ["optim.clip_norm: -1.0", ">= 0"]),
+    ({"optim.clip_norm": "nan"}, ["optim.clip_norm"]),
+    ({"optim.weight_decay": "-0.1"}, ["optim.weight_decay: -0.1"]),
+    ({"optim.final_lr_fraction": "-1"}, ["optim.final_lr_fraction: -1.0"]),
+    ({"optim.b1": "1"}, ["optim.b1: 1.0", "below 1"]),
+    ({"optim.b2": "-0.1"}, ["optim.b2: -0.1"]),
+    ({"train.eval_batches": "0"}, ["train.eval_batches: 0"]),
+    ({"train.eval_every": "-1"}, ["train.eval_every: -1"]),
+    ({"train.peak_tflops": "-1"}, ["train.peak_tflops: -1.0"]),
+    ({"data.max_documents": "-1"}, ["data.max_documents: -1"]),
+    ({"decode.cache_tokens": "-1"}, ["decode.cache_tokens: -1"]),
+    ({"decode.seed": "-1"}, ["decode.seed: -1"]),
     ({"train.accumulation": "3"}, ["train.batch_size: 16", "= 3"]),
     ({"data.sources": ""}, ["data.sources"]),
     ({"data.validation_fraction": "1"}, ["data.validation_fraction: 1.0"]),
@@ -132,6 +144,15 @@ def test_fields_that_need_each_other_change_together():
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(changes, words):
   refused(changes, *words)
+
+
+def test_zero_is_allowed_where_it_means_off():
+  for path in (
+    "optim.clip_norm", "optim.weight_decay", "optim.final_lr_fraction",
+    "optim.b1", "train.eval_every", "train.peak_tflops", "data.max_documents",
+    "decode.cache_tokens", "decode.seed",
+  ):  # fmt: skip
+    assert values(config_lib.override(Config(), {path: "0"}))[path] == 0
 
 
 def test_one_layer_is_enough_where_no_head_needs_another():
@@ -200,6 +221,7 @@ def test_every_field_has_help_and_cannot_be_assigned():
     ("x = 1", "", "defines no function config()"),
     ("def config(): return 3", "", "returned int"),
     ("def config(): return 3", "big", "takes no variant"),
+    ("def config(variant): return 3", "", "give --variant"),
   ],
 )
 def test_an_experiment_that_is_none_is_one_line(

@@ -56,20 +56,53 @@ class WorkDir:
       UserError: the directory holds another run; names every difference.
     """
     if self.config.is_file():
-      rows = config_lib.differences(config_lib.load_config(self.config), config)
-      if self.data.is_file():
-        there = json.loads(self.data.read_text())["id"]
-        if there != fingerprint["id"]:
-          rows.append(("data fingerprint", there[:12], fingerprint["id"][:12]))
-      if rows:
-        listed = "; ".join(
-          f"{name} is {there!r} there, {asked!r} here"
-          for name, there, asked in rows
-        )
-        raise UserError(
-          f"work directory {self.path} holds another run: {listed}. Give "
-          "another --workdir, or the values that are there"
-        )
+      there = config_lib.load_config(self.config)
+      data_id = self.data_id() if self.data.is_file() else fingerprint["id"]
+      self._require_same(there, data_id, config, fingerprint["id"])
     self.path.mkdir(parents=True, exist_ok=True)
-    self.data.write_text(json.dumps(fingerprint, indent=2) + "\n")
+    config_lib.write_json(self.data, fingerprint)
     config.save(self.config)
+
+  def data_id(self) -> str:
+    """Returns the id of the rows trained on; UserError if it is damaged."""
+    try:
+      return json.loads(self.data.read_text())["id"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+      raise UserError(
+        f"{self.data}: missing or damaged; copy it from the data folder's "
+        "fingerprint.json"
+      ) from error
+
+  def require_own_checkpoint(
+    self, config: config_lib.Config, metadata: dict[str, Any]
+  ) -> None:
+    """Checks that a checkpoint found here is of this run.
+
+    Args:
+      config: the run's.
+      metadata: the checkpoint's: `config` and `data`.
+
+    Raises:
+      UserError: it was saved by another run; names every difference.
+    """
+    there = config_lib.config_from_dict(metadata["config"])
+    self._require_same(there, metadata["data"], config, self.data_id())
+
+  def _require_same(
+    self,
+    there: config_lib.Config,
+    data_there: str,
+    config: config_lib.Config,
+    data_id: str,
+  ) -> None:
+    rows = config_lib.differences(there, config)
+    if data_there != data_id:
+      rows.append(("data fingerprint", data_there[:12], data_id[:12]))
+    if rows:
+      listed = "; ".join(
+        f"{name} is {old!r} there, {new!r} here" for name, old, new in rows
+      )
+      raise UserError(
+        f"work directory {self.path} holds another run: {listed}. Give "
+        "another --workdir, or the values that are there"
+      )

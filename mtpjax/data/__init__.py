@@ -7,8 +7,13 @@ and `loader` reads batches from there. `text_stream` goes the way back.
 """
 
 from mtpjax.data.bpe import train_bpe
-from mtpjax.data.document import Document
-from mtpjax.data.fingerprint import load_fingerprint
+from mtpjax.data.document import (
+  Document,
+  InvalidText,
+  decode_utf8,
+  require_unicode,
+)
+from mtpjax.data.fingerprint import load_fingerprint, require_prepared_for
 from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, open_rows
@@ -18,15 +23,19 @@ from mtpjax.data.tokenizers import Tokenizer, load_tokenizer
 
 __all__ = [
   "Document",
+  "InvalidText",
   "Loader",
   "Rows",
   "TextStream",
   "Tokenizer",
+  "decode_utf8",
   "evaluation_batches",
   "load_fingerprint",
   "load_tokenizer",
   "open_rows",
   "prepare",
   "read_documents",
+  "require_prepared_for",
+  "require_unicode",
   "train_bpe",
 ]

@@ -56,7 +56,7 @@ def train_bpe(
   tokenizer.train_from_iterator(counted(), trainer)
   if n_characters == 0:
     raise UserError(
-      "data.sources: no text to train a tokenizer on; name other sources"
+      "sources: no text to train a tokenizer on; name other sources"
     )
   path = pathlib.Path(path)
   path.parent.mkdir(parents=True, exist_ok=True)

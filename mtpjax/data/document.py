@@ -6,7 +6,9 @@ from typing import Any
 
 from mtpjax.errors import UserError
 
-WAY_OUT = "--data.replace-invalid-utf8 true reads it as U+FFFD"
+
+class InvalidText(UserError):
+  """Text that is not Unicode; `replace_invalid` reads it as U+FFFD."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Document:
   parts: tuple[tuple[str, bool], ...]
 
 
-def decode_utf8(raw: bytes, where: str, replace_invalid: bool) -> str:
+def decode_utf8(raw: bytes, where: str, replace_invalid: bool = False) -> str:
   """Decodes UTF-8.
 
   Args:
@@ -36,15 +38,45 @@ def decode_utf8(raw: bytes, where: str, replace_invalid: bool) -> str:
     The text.
 
   Raises:
-    UserError: not UTF-8, and `replace_invalid` is false.
+    InvalidText: not UTF-8, and `replace_invalid` is false.
   """
   try:
     return raw.decode("utf-8", "replace" if replace_invalid else "strict")
   except UnicodeDecodeError as error:
-    raise UserError(
-      f"{where}: not UTF-8 at byte {error.start} (0x{raw[error.start]:02x}); "
-      f"{WAY_OUT}"
+    raise InvalidText(
+      f"{where}: not UTF-8 at byte {error.start} (0x{raw[error.start]:02x})"
     ) from error
+
+
+def require_unicode(
+  text: str, where: str, replace_invalid: bool = False
+) -> str:
+  """Returns the text if UTF-8 can hold it.
+
+  JSON can spell half of a surrogate pair (\\ud83d), and Python reads bytes of
+  the command line that are not UTF-8 as such halves.
+
+  Args:
+    text: any string.
+    where: named in the error.
+    replace_invalid: read lone surrogates as U+FFFD.
+
+  Returns:
+    The text.
+
+  Raises:
+    InvalidText: it has a lone surrogate, and `replace_invalid` is false.
+  """
+  try:
+    text.encode("utf-8")
+  except UnicodeEncodeError as error:
+    if not replace_invalid:
+      raise InvalidText(
+        f"{where}: lone surrogate U+{ord(text[error.start]):04X} at "
+        f"character {error.start}"
+      ) from error
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+  return text
 
 
 def document_from_record(
@@ -63,7 +95,7 @@ def document_from_record(
 
   Raises:
     UserError: the record is no mapping, lacks a field, or the field is not
-      a string or not valid Unicode.
+      a string; `InvalidText`, a kind of it, where it is not Unicode.
   """
   if not isinstance(record, Mapping):
     raise UserError(
@@ -89,14 +121,4 @@ def _text(value: Any, where: str, field: str, replace_invalid: bool) -> str:
     raise UserError(
       f"{where}: {type(value).__name__} instead of a string; name a text field"
     )
-  # JSON can spell half of a surrogate pair (\ud83d), which no UTF-8 can hold.
-  try:
-    value.encode("utf-8")
-  except UnicodeEncodeError as error:
-    if not replace_invalid:
-      raise UserError(
-        f"{where}: lone surrogate U+{ord(value[error.start]):04X} at "
-        f"character {error.start}; {WAY_OUT}"
-      ) from error
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-  return value
+  return require_unicode(value, where, replace_invalid)

@@ -152,6 +152,32 @@ def load_fingerprint(path: str | pathlib.Path) -> dict[str, Any]:
   return fingerprint
 
 
+def require_prepared_for(config: Data, tokenizer: Tokenizer) -> dict[str, Any]:
+  """Reads the fingerprint of `config.path`, checked against the settings.
+
+  Args:
+    config: the data section of an experiment.
+    tokenizer: its tokenizer.
+
+  Returns:
+    The fingerprint.
+
+  Raises:
+    UserError: nothing is prepared there, or with other settings or sources.
+  """
+  path = pathlib.Path(config.path)
+  fingerprint = load_fingerprint(path)
+  there = fingerprint["identity"]
+  require_same(path, there, settings_of(config, tokenizer))
+  specs = [source["spec"] for source in there["sources"]]
+  if specs != list(config.sources):
+    raise UserError(
+      f"{path}: holds other data (sources {','.join(specs)}, not "
+      f"{','.join(config.sources)}); take another --data.path or delete it"
+    )
+  return fingerprint
+
+
 def require_same(
   path: pathlib.Path, old: dict[str, Any], new: dict[str, Any]
 ) -> None:

@@ -1,4 +1,4 @@
-"""Sources: what a `--data.sources` entry names, read document by document."""
+"""Sources: what an entry of `data.sources` names, document by document."""
 
 import glob
 import io
@@ -56,11 +56,11 @@ def read_documents(
   kind, _, rest = spec.partition(":")
   if kind not in KINDS:
     raise UserError(
-      f"data.sources: {spec!r} is of no known kind{nearest(kind, KINDS)}"
+      f"source {spec!r} is of no known kind{nearest(kind, KINDS)}"
       f"; write {FORMS}"
     )
   if (kind == "python-stdlib") != (spec == kind):
-    raise UserError(f"data.sources: {spec!r} is incomplete; write {FORMS}")
+    raise UserError(f"source {spec!r} is incomplete; write {FORMS}")
   if kind == "python-stdlib":
     return _read_stdlib(pathlib.Path(sysconfig.get_path("stdlib")))
   if kind == "text":
@@ -70,7 +70,7 @@ def read_documents(
     fields = tuple(name.strip() for name in names.split(","))
     if not pattern or not all(fields) or len(fields) > 2:
       raise UserError(
-        f"data.sources: {spec!r} needs a path and one or two fields; write "
+        f"source {spec!r} needs a path and one or two fields; write "
         "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
       )
     files = _matching_files(pattern, spec)
@@ -87,7 +87,7 @@ def _matching_files(pattern: str, spec: str) -> list[str]:
   files = sorted(name for name in names if os.path.isfile(name))
   if not files:
     raise UserError(
-      f"data.sources: {spec!r} matches no file (in {os.getcwd()}); correct "
+      f"source {spec!r} matches no file (in {os.getcwd()}); correct "
       "the path, or quote the glob so that the shell leaves it alone"
     )
   return files

@@ -36,7 +36,7 @@ def read_tfds(
   match = _SPEC.fullmatch(rest)
   if match is None:
     raise UserError(
-      f"data.sources: {spec!r} needs a data set and a split; write "
+      f"source {spec!r} needs a data set and a split; write "
       "tfds:NAME:SPLIT or tfds:NAME:SPLIT:FIELD"
     )
   source = _open(spec, match["name"], match["split"])
@@ -59,24 +59,24 @@ def _open(spec: str, name: str, split: str) -> Any:
   except (ValueError, ImportError) as error:
     reason = str(error).partition("\n")[0]
     raise UserError(
-      f"data.sources: {spec!r}: no data set {name!r} under {where} ({reason}); "
+      f"source {spec!r}: no data set {name!r} under {where} ({reason}); "
       "prepare it there with file_format array_record"
     ) from error
   if not builder.is_prepared():
     raise UserError(
-      f"data.sources: {spec!r}: {name!r} is not prepared under {where}; "
+      f"source {spec!r}: {name!r} is not prepared under {where}; "
       "run its download_and_prepare with file_format array_record"
     )
   file_format = builder.info.file_format.value
   if file_format != "array_record":
     raise UserError(
-      f"data.sources: {spec!r}: {name!r} is stored as {file_format}; prepare "
+      f"source {spec!r}: {name!r} is stored as {file_format}; prepare "
       "it again with file_format array_record (the others need TensorFlow)"
     )
   try:
     return builder.as_data_source(split=split)
   except ValueError as error:
     raise UserError(
-      f"data.sources: {spec!r}: no split {split!r}; there are "
+      f"source {spec!r}: no split {split!r}; there are "
       f"{', '.join(builder.info.splits)}"
     ) from error

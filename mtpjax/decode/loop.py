@@ -77,14 +77,14 @@ def empty_state(spec: Spec, batch: int, capacity: int, new: int) -> DecodeState:
   zeros_B = jnp.zeros(batch, jnp.int32)
   return DecodeState(
     root_B=zeros_B,
-    candidates_BDC=jnp.zeros((batch, tree.max_depth, tree.width), jnp.int32),
+    candidates_BMC=jnp.zeros((batch, tree.max_depth, tree.width), jnp.int32),
     cache=tuple(
       cache.empty(model.config, batch, rows) for _ in range(model.trunk_layers)
     ),
     head_caches=drafter.empty_caches(model, tree.max_depth, batch, rows),
     length_B=zeros_B,
-    tokens_BN=jnp.zeros((batch, new + room), jnp.int32),
-    logprobs_BN=jnp.zeros((batch, new + room), jnp.float32),
+    tokens_BT=jnp.zeros((batch, new + room), jnp.int32),
+    logprobs_BT=jnp.zeros((batch, new + room), jnp.float32),
     n_tokens_B=zeros_B,
     budget_B=zeros_B,
     finish_B=zeros_B,
@@ -220,7 +220,7 @@ def read_results(state: DecodeState, n: int) -> list[Result]:
   """Fetches what the first n requests have brought."""
   tokens, logprobs, n_tokens, finish, passes = jax.device_get(
     (
-      state.tokens_BN, state.logprobs_BN, state.n_tokens_B, state.finish_B,
+      state.tokens_BT, state.logprobs_BT, state.n_tokens_B, state.finish_B,
       state.passes_B,
     )
   )  # fmt: skip

@@ -16,42 +16,42 @@ def request_key(seed: int | jax.Array, index: int | jax.Array) -> jax.Array:
 
 
 def position_noise(
-  keys_B: jax.Array, positions_BN: jax.Array, vocab_size: int
+  keys_B: jax.Array, positions_BT: jax.Array, vocab_size: int
 ) -> jax.Array:
   """Draws the Gumbel noise of tokens.
 
   Args:
     keys_B: one key per request.
-    positions_BN: absolute positions of the tokens.
+    positions_BT: absolute positions of the tokens.
     vocab_size: V.
 
   Returns:
-    float32 [B, N, V]; a pure function of key and position.
+    float32 [B, T, V]; a pure function of key and position.
   """
 
   def draw(key, position):
     return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,))
 
-  return jax.vmap(jax.vmap(draw, (None, 0)))(keys_B, positions_BN)
+  return jax.vmap(jax.vmap(draw, (None, 0)))(keys_B, positions_BT)
 
 
 def scores(
-  logits_BNV: jax.Array,
+  logits_BTV: jax.Array,
   temperature_B: jax.Array,
-  noise_BNV: jax.Array | None,
+  noise_BTV: jax.Array | None,
 ) -> jax.Array:
   """Returns what the choice of a token is the arg max of.
 
   Args:
-    logits_BNV: at least float32.
+    logits_BTV: at least float32.
     temperature_B: 0 is greedy.
-    noise_BNV: from `position_noise`; None if every row is greedy.
+    noise_BTV: from `position_noise`; None if every row is greedy.
 
   Returns:
-    [B, N, V].
+    [B, T, V].
   """
-  if noise_BNV is None:
-    return logits_BNV
+  if noise_BTV is None:
+    return logits_BTV
   temperature_B11 = temperature_B[:, None, None]
-  sampled = logits_BNV / jnp.where(temperature_B11 > 0, temperature_B11, 1)
-  return jnp.where(temperature_B11 > 0, sampled + noise_BNV, logits_BNV)
+  sampled = logits_BTV / jnp.where(temperature_B11 > 0, temperature_B11, 1)
+  return jnp.where(temperature_B11 > 0, sampled + noise_BTV, logits_BTV)

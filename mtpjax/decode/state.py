@@ -1,7 +1,7 @@
 """Everything a decode step reads and replaces: fixed-shape buffers.
 
-Axes: B requests, N generated tokens, S cache rows, D depths of the tree, C
-candidates per depth.
+Axes: B requests, T generated tokens, S cache rows, M drafted offsets (depths of
+the tree), C candidates per offset, J nodes of a path, E EOS ids.
 """
 
 import dataclasses
@@ -52,12 +52,12 @@ class DecodeState(struct.PyTreeNode):
 
   Attributes:
     root_B: the last committed token; its keys and values are not cached yet.
-    candidates_BDC: proposed tokens of each depth, likeliest first.
+    candidates_BMC: proposed tokens of each depth, likeliest first.
     cache: keys and values of the trunk, one [B, K, S, H] pair per layer.
     head_caches: those of the drafting heads.
     length_B: rows in the cache, which is also the position of the root.
-    tokens_BN: generated tokens; what lies beyond n_tokens_B means nothing.
-    logprobs_BN: their log-probabilities under the model (temperature 1).
+    tokens_BT: generated tokens; what lies beyond n_tokens_B means nothing.
+    logprobs_BT: their log-probabilities under the model (temperature 1).
     n_tokens_B: committed tokens.
     budget_B: tokens that may still be committed.
     finish_B: RUNNING, EOS or LENGTH.
@@ -68,12 +68,12 @@ class DecodeState(struct.PyTreeNode):
   """
 
   root_B: jax.Array
-  candidates_BDC: jax.Array
+  candidates_BMC: jax.Array
   cache: tuple[KeyValues, ...]
   head_caches: HeadCaches
   length_B: jax.Array
-  tokens_BN: jax.Array
-  logprobs_BN: jax.Array
+  tokens_BT: jax.Array
+  logprobs_BT: jax.Array
   n_tokens_B: jax.Array
   budget_B: jax.Array
   finish_B: jax.Array
@@ -106,12 +106,12 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
 
 
 def write_block(
-  buffer_BN: jax.Array, block_BJ: jax.Array, start_B: jax.Array
+  buffer_BT: jax.Array, block_BJ: jax.Array, start_B: jax.Array
 ) -> jax.Array:
-  """Writes a block into each row at its own place; N has room for J more."""
+  """Writes a block into each row at its own place; T has room for J more."""
   return jax.vmap(
     lambda row, block, start: jax.lax.dynamic_update_slice(row, block, (start,))
-  )(buffer_BN, block_BJ.astype(buffer_BN.dtype), start_B)
+  )(buffer_BT, block_BJ.astype(buffer_BT.dtype), start_B)
 
 
 def token_logprobs(logits_BJV: jax.Array, tokens_BJ: jax.Array) -> jax.Array:

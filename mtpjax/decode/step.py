@@ -85,7 +85,7 @@ def step(spec: Spec, params: Any, state: DecodeState) -> DecodeState:
   tokens_BQ = jnp.concatenate(
     [
       state.root_B[:, None],
-      state.candidates_BDC[:, depth_Q[1:] - 1, ranks_Q[1:]],
+      state.candidates_BMC[:, depth_Q[1:] - 1, ranks_Q[1:]],
     ],
     axis=1,
   )
@@ -124,19 +124,19 @@ def step(spec: Spec, params: Any, state: DecodeState) -> DecodeState:
 
 
 def _choose(
-  spec: Spec, state: DecodeState, logits_BNV: jax.Array, positions_BN: jax.Array
+  spec: Spec, state: DecodeState, logits_BTV: jax.Array, positions_BT: jax.Array
 ) -> jax.Array:
   """Returns the tokens the model chooses for these absolute positions."""
-  return jnp.argmax(_scores(spec, state, logits_BNV, positions_BN), axis=-1)
+  return jnp.argmax(_scores(spec, state, logits_BTV, positions_BT), axis=-1)
 
 
-def _scores(spec, state, logits_BNV, positions_BN) -> jax.Array:
-  noise_BNV = None
+def _scores(spec, state, logits_BTV, positions_BT) -> jax.Array:
+  noise_BTV = None
   if spec.is_sampled:
-    noise_BNV = sampling.position_noise(
-      state.keys_B, positions_BN, logits_BNV.shape[-1]
+    noise_BTV = sampling.position_noise(
+      state.keys_B, positions_BT, logits_BTV.shape[-1]
     )
-  return sampling.scores(logits_BNV, state.temperature_B, noise_BNV)
+  return sampling.scores(logits_BTV, state.temperature_B, noise_BTV)
 
 
 def _advance(
@@ -161,8 +161,8 @@ def _advance(
   state = state.replace(
     root_B=jnp.where(n_B > 0, last_token_B, state.root_B),
     length_B=length_B,
-    tokens_BN=write_block(state.tokens_BN, tokens_BJ, state.n_tokens_B),
-    logprobs_BN=write_block(state.logprobs_BN, logprobs_BJ, state.n_tokens_B),
+    tokens_BT=write_block(state.tokens_BT, tokens_BJ, state.n_tokens_B),
+    logprobs_BT=write_block(state.logprobs_BT, logprobs_BJ, state.n_tokens_B),
     n_tokens_B=state.n_tokens_B + n_B,
     budget_B=state.budget_B - n_B,
     finish_B=finish_B,
@@ -174,11 +174,11 @@ def _advance(
   # The last accepted row stands before the new root. A block that was cut
   # belongs to a row that has finished, whose drafts nobody reads.
   position_B = length_B - 1
-  logits_BDV = drafter.draft_logits(
+  logits_BMV = drafter.draft_logits(
     spec.model, params, depths, state.head_caches, tap_BD, position_B
   )
-  positions_BD = length_B[:, None] + jnp.arange(1, depths + 1)
-  _, candidates_BDC = jax.lax.top_k(
-    _scores(spec, state, logits_BDV, positions_BD), spec.tree.width
+  positions_BM = length_B[:, None] + jnp.arange(1, depths + 1)
+  _, candidates_BMC = jax.lax.top_k(
+    _scores(spec, state, logits_BMV, positions_BM), spec.tree.width
   )
-  return state.replace(candidates_BDC=candidates_BDC)
+  return state.replace(candidates_BMC=candidates_BMC)

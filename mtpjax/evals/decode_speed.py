@@ -33,13 +33,14 @@ class ModeSpeed:
 
   Attributes:
     mode: "next" or "chain".
-    tokens_per_pass: committed tokens over trunk passes, the prompts' excluded.
+    tokens_per_pass: committed tokens over trunk passes, the prompt's included.
     tokens_per_sec: of the whole batch, the prompts' pass excluded; median.
     pass_secs: time of one pass of the loop; median.
     bare_pass_secs: the trunk and the unembedding at the same nodes, jitted by
       themselves; median.
     bare_draft_pass_secs: the same and the drafting heads at one row.
-    pass_over_bare: median of pass_secs / bare_draft_pass_secs, pair by pair.
+    pass_over_bare: median of pass_secs / bare_pass_secs, pair by pair.
+    pass_over_bare_draft: the same over bare_draft_pass_secs.
     speed_over_first: median of tokens/s over that of the first mode, pair by
       pair.
     outputs_identical: every token equals the first mode's.
@@ -52,6 +53,7 @@ class ModeSpeed:
   bare_pass_secs: float
   bare_draft_pass_secs: float
   pass_over_bare: float
+  pass_over_bare_draft: float
   speed_over_first: float
   outputs_identical: bool
 
@@ -75,11 +77,11 @@ def _bare_pass(
   logits_BQV = model.trunk.logits(params["lm"], out.hidden_BTD)
   if not (drafts and tree.max_depth):
     return (logits_BQV,)
-  logits_BDV = draft_logits(
+  logits_BMV = draft_logits(
     model, params, tree.max_depth, state.head_caches, out.tap_BTD[:, -1],
     state.length_B,
   )  # fmt: skip
-  return logits_BQV, logits_BDV
+  return logits_BQV, logits_BMV
 
 
 class _Mode:
@@ -143,7 +145,10 @@ def measure(
   secs: dict[str, list[float]] = {mode: [] for mode in modes}
   bare: dict[str, list[float]] = {mode: [] for mode in modes}
   bare_drafts: dict[str, list[float]] = {mode: [] for mode in modes}
-  ids, passes, tokens = {}, {}, 0
+  ids: dict[str, list[tuple[int, ...]]] = {}
+  passes: dict[str, int] = {}
+  loop_passes: dict[str, int] = {}
+  tokens = 0
   for round_ in range(repeats + 1):
     for run in runs:
       seconds, state = run.loop()
@@ -156,29 +161,28 @@ def measure(
         continue
       results = read_results(state, run.n)
       ids[run.mode] = [result.ids for result in results]
-      tokens = sum(len(result.ids) - 1 for result in results)
-      # Rows of a batch share a pass; the slowest row counts them.
-      passes[run.mode] = (
-        sum(result.passes - 1 for result in results),
-        max(result.passes - 1 for result in results),
-      )
+      # The prompt's pass commits a token too, outside the timed loop.
+      tokens = sum(len(result.ids) for result in results)
+      passes[run.mode] = sum(result.passes for result in results)
+      # Rows of a batch share a pass: the slowest row counts them.
+      loop_passes[run.mode] = max(result.passes - 1 for result in results)
 
   def median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
     return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
   speeds = []
   for mode in modes:
-    row_passes, loop_passes = passes[mode]
-    pass_secs = [s / loop_passes for s in secs[mode]]
+    pass_secs = [s / loop_passes[mode] for s in secs[mode]]
     speeds.append(
       ModeSpeed(
         mode=mode,
-        tokens_per_pass=tokens / row_passes,
-        tokens_per_sec=tokens / statistics.median(secs[mode]),
+        tokens_per_pass=tokens / passes[mode],
+        tokens_per_sec=(tokens - len(requests)) / statistics.median(secs[mode]),
         pass_secs=statistics.median(pass_secs),
         bare_pass_secs=statistics.median(bare[mode]),
         bare_draft_pass_secs=statistics.median(bare_drafts[mode]),
-        pass_over_bare=median_ratio(pass_secs, bare_drafts[mode]),
+        pass_over_bare=median_ratio(pass_secs, bare[mode]),
+        pass_over_bare_draft=median_ratio(pass_secs, bare_drafts[mode]),
         speed_over_first=median_ratio(secs[modes[0]], secs[mode]),
         outputs_identical=ids[mode] == ids[modes[0]],
       )

@@ -1,5 +1,7 @@
 """Requests made of held-out rows."""
 
+import numpy as np
+
 from mtpjax.data import Rows
 from mtpjax.decode import Request
 from mtpjax.errors import UserError
@@ -25,14 +27,19 @@ def held_out_requests(
     seed: of the noise.
 
   Returns:
-    n requests, from rows spread over the whole split.
+    n requests, from rows spread over the whole split, the same ones each time.
 
   Raises:
-    UserError: too few rows are long enough.
+    UserError: the prompts are longer than the rows, or too few rows are long
+      enough.
   """
-  order = [i * 7919 % len(rows) for i in range(len(rows))]
+  if prompt_length > rows.row_length:
+    raise UserError(
+      f"prompt length: {prompt_length} is more than the {rows.row_length} "
+      f"tokens of a row of {rows.path}"
+    )
   requests: list[Request] = []
-  for i in dict.fromkeys(order):
+  for i in np.random.default_rng(0).permutation(len(rows)):
     if len(requests) == n:
       break
     row = rows[i]

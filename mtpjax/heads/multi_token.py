@@ -1,6 +1,7 @@
 """The whole model: {"lm": next-token model, "heads": extra heads, stacked}."""
 
 import dataclasses
+import functools
 import math
 from typing import Any, cast
 
@@ -48,6 +49,12 @@ class MultiTokenModel:
         "model.vocab_size: 0 stands for the tokenizer's, which is not known "
         "here; give the number"
       )
+    platform = self.mesh.devices.flat[0].platform
+    if self.config.attention == "cudnn" and platform not in ("gpu", "cuda"):
+      raise UserError(
+        f"model.attention: cudnn needs a GPU, the mesh is of {platform} "
+        "devices; give --model.attention xla"
+      )
     dtypes = (self.config.dtype, self.config.param_dtype)
     if "float64" in dtypes and not jax.config.read("jax_enable_x64"):
       raise UserError(
@@ -69,6 +76,7 @@ class MultiTokenModel:
     """Layers of the next-token model; see `matching`."""
     return self.matching()[0]
 
+  @functools.cache  # noqa: B019 - few models, each a value
   def matching(self) -> tuple[int, int]:
     """Finds the depth at which parameters match the next-token baseline.
 
@@ -137,6 +145,7 @@ class MultiTokenModel:
     )
     return {"lm": lm, "heads": heads}
 
+  @functools.cache  # noqa: B019 - few models, each a value
   def abstract(self) -> Any:
     """Returns boxes around shapes and dtypes of all parameters."""
     return jax.eval_shape(self.init_boxed, jax.random.key(0))

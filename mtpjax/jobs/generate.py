@@ -9,6 +9,7 @@ from typing import Any
 import rich.console
 
 from mtpjax import api
+from mtpjax.data import decode_utf8, require_unicode
 from mtpjax.errors import UserError
 
 
@@ -22,12 +23,15 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
     The prompts, in order.
 
   Raises:
-    UserError: no such file, or a line without a prompt; names the line.
+    UserError: no such file, it is not UTF-8, or a line has no prompt; names
+      the byte or the line.
   """
   if not path.is_file():
     raise UserError(f"prompts {path}: no such file")
   prompts: list[api.Prompt] = []
-  for number, line in enumerate(path.read_text("utf-8").splitlines(), start=1):
+  text = decode_utf8(path.read_bytes(), f"prompts {path}")
+  # JSON may hold what `splitlines` takes for the end of a line, as U+2028.
+  for number, line in enumerate(text.split("\n"), start=1):
     if not line.strip():
       continue
     where = f"prompts {path}:{number}"
@@ -45,7 +49,7 @@ def _prompt_of(record: Any, where: str) -> api.Prompt:
   if isinstance(record, dict):
     text, ids = record.get("text"), record.get("ids")
     if isinstance(text, str):
-      return text
+      return require_unicode(text, where)
     if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
       return ids
   raise UserError(
@@ -60,6 +64,7 @@ def run(
   prompts: pathlib.Path | None = None,
   step: int | None = None,
   ignore_eos: bool = False,
+  print_rows: bool = False,
   **overrides: Any,
 ) -> list[dict[str, Any]]:
   """Continues one prompt, streaming, or a file of them in batches.
@@ -71,6 +76,7 @@ def run(
     prompts: a file, see `read_prompts`.
     step: the checkpoint; None takes the latest.
     ignore_eos: go on to the budget whatever comes.
+    print_rows: print what comes of a file, one JSON object per line.
     **overrides: fields of `config.Decode`.
 
   Returns:
@@ -83,7 +89,10 @@ def run(
   texts: list[api.Prompt]
   on_text = None
   if prompts is None:
-    text = sys.stdin.read() if prompt is None else prompt
+    if prompt is None:
+      text = decode_utf8(sys.stdin.buffer.read(), "standard input")
+    else:
+      text = require_unicode(prompt, "--prompt")
     texts = [text]
     sys.stdout.write(text)
 
@@ -98,6 +107,9 @@ def run(
   if prompts is None:
     sys.stdout.write("\n")
   rows = [vars(generation) for generation in generations]
+  if prompts is not None and print_rows:
+    for row in rows:
+      print(json.dumps(row))
   tokens = sum(len(row["ids"]) for row in rows)
   passes = sum(row["passes"] for row in rows)
   console.print(

@@ -8,7 +8,8 @@ import rich.progress
 import rich.table
 
 from mtpjax.config import Config
-from mtpjax.data import load_tokenizer, prepare
+from mtpjax.data import InvalidText, load_tokenizer, prepare
+from mtpjax.errors import UserError
 
 
 def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
@@ -43,7 +44,12 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
         f"{tokens:,} tokens",
       )
 
-    result = prepare(data, tokenizer, report)
+    try:
+      result = prepare(data, tokenizer, report)
+    except InvalidText as error:
+      raise UserError(
+        f"{error}; --data.replace-invalid-utf8 true reads it as U+FFFD"
+      ) from error
   console.print(_summary(data.path, result))
   if result["kept"]:
     console.print(

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Sequence
 import rich.console
 import rich.markup
 
-from mtpjax.data import load_tokenizer, read_documents, train_bpe
+from mtpjax.data import (
+  InvalidText,
+  load_tokenizer,
+  read_documents,
+  train_bpe,
+)
+from mtpjax.errors import UserError
 
 
 def train(
@@ -14,6 +20,7 @@ def train(
   vocab_size: int,
   out: str | pathlib.Path,
   console: rich.console.Console,
+  replace_invalid_utf8: bool = False,
 ) -> int:
   """Trains a tokenizer and says how to use it.
 
@@ -22,6 +29,7 @@ def train(
     vocab_size: tokens wanted, special ones included.
     out: the `tokenizer.json` to write.
     console: gets a progress line and the result.
+    replace_invalid_utf8: read bytes that are not UTF-8 as U+FFFD.
 
   Returns:
     The size of the vocabulary.
@@ -32,7 +40,13 @@ def train(
   """
   named = rich.markup.escape(",".join(sources))
   with console.status(f"training {vocab_size:,} tokens on {named}"):
-    size = train_bpe(_texts(sources), vocab_size, out)
+    try:
+      texts = _texts(sources, replace_invalid_utf8)
+      size = train_bpe(texts, vocab_size, out)
+    except InvalidText as error:
+      raise UserError(
+        f"{error}; --replace-invalid-utf8 reads it as U+FFFD"
+      ) from error
   fingerprint = load_tokenizer(str(out)).fingerprint
   console.print(
     f"{out}: {size:,} tokens, fingerprint {fingerprint[:12]}; use it with "
@@ -43,8 +57,8 @@ def train(
   return size
 
 
-def _texts(sources: Sequence[str]) -> Iterator[str]:
+def _texts(sources: Sequence[str], replace_invalid: bool) -> Iterator[str]:
   for spec in sources:
-    for document in read_documents(spec):
+    for document in read_documents(spec, replace_invalid):
       for text, _ in document.parts:
         yield text

@@ -14,9 +14,9 @@ from mtpjax.config import Config
 from mtpjax.data import (
   Loader,
   Tokenizer,
-  load_fingerprint,
   load_tokenizer,
   open_rows,
+  require_prepared_for,
 )
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
@@ -53,8 +53,7 @@ def run(
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
-  fingerprint = load_fingerprint(data.path)
-  _check_data(config, fingerprint, tokenizer)
+  fingerprint = require_prepared_for(data, tokenizer)
   config = with_vocabulary(config, tokenizer)
   mesh = parallel.make_mesh(config.mesh)
   parallel.check_batch(
@@ -82,7 +81,8 @@ def run(
       state = create_state(model, optimizer, jax.random.key(config.train.seed))
       say(_describe(model, config))
     else:
-      state, _ = store.restore(abstract_state(model, optimizer), log=say)
+      state, metadata = store.restore(abstract_state(model, optimizer), log=say)
+      place.require_own_checkpoint(config, metadata)
       say(f"resuming {place.path} from step {int(state.step)}")
     start = int(state.step)
     if start >= config.train.steps:
@@ -117,6 +117,7 @@ def run(
           },
           evaluate=evaluate,
           report=report,
+          say=say,
         ),
         state,
       )
@@ -137,27 +138,6 @@ def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
   return dataclasses.replace(
     config, model=dataclasses.replace(config.model, vocab_size=size)
   )
-
-
-def _check_data(
-  config: Config, fingerprint: dict[str, Any], tokenizer: Tokenizer
-) -> None:
-  """Raises UserError unless the prepared rows are those of `config`."""
-  there = fingerprint["identity"]
-  pairs = {
-    "data.row_length": (there["row_length"], config.data.row_length),
-    "tokenizer": (there["tokenizer"][:12], tokenizer.fingerprint[:12]),
-    "data.sources": (
-      [source["spec"] for source in there["sources"]],
-      list(config.data.sources),
-    ),
-  }
-  for name, (prepared, asked) in pairs.items():
-    if prepared != asked:
-      raise UserError(
-        f"{name}: {asked!r} here, but {config.data.path} was prepared with "
-        f"{prepared!r}; run `mtpjax prepare` with another --data.path"
-      )
 
 
 def _describe(model: MultiTokenModel, config: Config) -> str:

@@ -9,12 +9,19 @@ over heads around a scan over chunks of tokens, in one of these modes:
   remat     the backward pass computes heads and logits anew, with gradients
   unrolled  the ordinary loss with all logits alive, for comparison
 
+The batch is cut into G shards by an axis of its own, [G, ...], laid out over
+`data` and `fsdp`: every product stays on its device, as in a `shard_map` over
+the local tokens, while heads and vocabulary are partitioned as everywhere
+else. The unembedding is broadcast to [G, D, V] once, outside both scans, and
+the transpose of that is the one sum of its gradient over the devices.
+
 Axes: M offsets, of which the first is the next-token model's own output; G
 shards of the batch; see `cross_entropy` for the others.
 """
 
 from typing import Any
 
+import chex
 import jax
 import jax.numpy as jnp
 
@@ -40,6 +47,8 @@ def offset_coefficients(
   Returns:
     float32 [M].
   """
+  if weights:
+    chex.assert_shape(counts_M, (len(weights),))
   weights_M = jnp.asarray(weights or (1.0,) * counts_M.shape[0], jnp.float32)
   return jnp.where(counts_M > 0, weights_M / jnp.maximum(counts_M, 1), 0.0)
 
@@ -75,7 +84,14 @@ def multi_offset_loss(
 
   Raises:
     UserError: the rows of the batch do not divide over the shards.
+    AssertionError: an array has another shape than its name says.
   """
+  m, b, t = targets.ids_MBT.shape
+  d = inputs.tap_BTD.shape[-1]
+  chex.assert_shape([inputs.hidden_BTD, inputs.tap_BTD], (b, t, d))
+  chex.assert_shape(inputs.unembedding_DV, (d, None))
+  chex.assert_shape(coefficients_M, (m,))
+  chex.assert_tree_shape_prefix(inputs.head_params, inputs.probes.shape)
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   parallel.check_batch(inputs.hidden_BTD.shape[0], mesh, "batch")
   if mode == "unrolled":

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import chex
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -45,7 +46,12 @@ def shift_targets(
 
   Returns:
     `Targets` in the order of `offsets`.
+
+  Raises:
+    AssertionError: the arrays have other shapes than their names say.
   """
+  chex.assert_equal_shape([tokens_BT, segments_BT, loss_mask_BT])
+  chex.assert_rank(tokens_BT, 2)
 
   def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
     return jnp.pad(x_BT[:, m:], ((0, 0), (0, min(m, x_BT.shape[1]))))

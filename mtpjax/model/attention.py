@@ -58,7 +58,7 @@ def _attend_cached(
 ) -> jax.Array:
   # The cache is read where it lies: the scores of cached and new rows are
   # joined, never their keys (joining those would copy the cache each pass).
-  # Query heads of a group and nodes are folded into the rows of one product
+  # Query heads of a group and nodes are folded into the rows X of one product
   # per key/value head, the shape XLA's CPU products are quickest at.
   b, t, n, h = q_BTNH.shape
   k, s = cache.keys_BKSH.shape[1:3]
@@ -68,22 +68,22 @@ def _attend_cached(
   def product(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, preferred_element_type=wide)
 
-  q_BKRH = jnp.moveaxis(q_BTNH.reshape(b, t, k, g, h), 1, 3).reshape(
+  q_BKXH = jnp.moveaxis(q_BTNH.reshape(b, t, k, g, h), 1, 3).reshape(
     b, k, g * t, h
   )
-  scores_BKRS = jnp.concatenate(
+  scores_BKXS = jnp.concatenate(
     [
-      product(q_BKRH, cache.keys_BKSH.swapaxes(2, 3)),
-      product(q_BKRH, new.keys_BKSH.swapaxes(2, 3)),
+      product(q_BKXH, cache.keys_BKSH.swapaxes(2, 3)),
+      product(q_BKXH, new.keys_BKSH.swapaxes(2, 3)),
     ],
     axis=-1,
   ) * (h**-0.5)
-  allowed_B1RS = jnp.tile(allowed_B1TS, (1, 1, g, 1))
-  scores_BKRS = jnp.where(allowed_B1RS, scores_BKRS, jnp.finfo(wide).min)
-  probs_BKRS = jax.nn.softmax(scores_BKRS, axis=-1).astype(q_BTNH.dtype)
-  out_BKRH = product(probs_BKRS[..., :s], cache.values_BKSH)
-  out_BKRH += product(probs_BKRS[..., s:], new.values_BKSH)
-  out_BTKGH = jnp.moveaxis(out_BKRH.reshape(b, k, g, t, h), 3, 1)
+  allowed_B1XS = jnp.tile(allowed_B1TS, (1, 1, g, 1))
+  scores_BKXS = jnp.where(allowed_B1XS, scores_BKXS, jnp.finfo(wide).min)
+  probs_BKXS = jax.nn.softmax(scores_BKXS, axis=-1).astype(q_BTNH.dtype)
+  out_BKXH = product(probs_BKXS[..., :s], cache.values_BKSH)
+  out_BKXH += product(probs_BKXS[..., s:], new.values_BKSH)
+  out_BTKGH = jnp.moveaxis(out_BKXH.reshape(b, k, g, t, h), 3, 1)
   return out_BTKGH.reshape(b, t, n, h).astype(q_BTNH.dtype)
 
 
@@ -96,17 +96,17 @@ class Attention(nn.Module):
     """Creates the parts."""
     c = self.config
 
-    def project(heads: int, name: str) -> linear.Linear:
+    def project(n: int, name: str) -> linear.Linear:
       return linear.Linear(
-        (heads, c.d_head), ("embed",), (name, "d_head"), c.dtype, c.param_dtype
+        (n, c.d_head), ("embed",), (name, "d_head"), c.dtype, c.param_dtype
       )
 
-    self.query = project(c.n_attention_heads, "heads")
+    self.query = project(c.n_attention_heads, "attention_heads")
     self.key = project(c.n_kv_heads, "kv_heads")
     self.value = project(c.n_kv_heads, "kv_heads")
     self.out = linear.Linear(
       (c.d_model,),
-      ("heads", "d_head"),
+      ("attention_heads", "d_head"),
       ("embed",),
       c.dtype,
       c.param_dtype,

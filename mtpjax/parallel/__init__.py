@@ -3,7 +3,6 @@
 from mtpjax.parallel.axes import (
   Logical,
   abstract_arrays,
-  axis_names,
   constrain,
   is_box,
   logical,
@@ -23,7 +22,6 @@ from mtpjax.parallel.mesh import (
 __all__ = [
   "Logical",
   "abstract_arrays",
-  "axis_names",
   "batch_shards",
   "check_batch",
   "constrain",

@@ -21,7 +21,7 @@ RULES: dict[str, str | tuple[str, ...] | None] = {
   "embed_out": None,
   "vocab": "model",
   "mlp": "model",
-  "heads": "model",
+  "attention_heads": "model",
   "kv_heads": "model",
   "d_head": None,
   "norm": None,
@@ -99,11 +99,6 @@ def unbox(tree: Any) -> Any:
   return jax.tree.map(
     lambda x: x.value if is_box(x) else x, tree, is_leaf=is_box
   )
-
-
-def axis_names(boxes: Any) -> Any:
-  """Returns the tree of name tuples."""
-  return jax.tree.map(lambda box: box.names, boxes, is_leaf=is_box)
 
 
 def partition(

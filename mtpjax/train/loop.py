@@ -37,6 +37,7 @@ class Run:
     metadata: saved with every checkpoint.
     evaluate: parameters -> values by name; None to never evaluate.
     report: receives all metrics.
+    say: receives warnings, a line each.
   """
 
   config: config_lib.Config
@@ -47,6 +48,7 @@ class Run:
   metadata: dict[str, Any]
   evaluate: Callable[[Any], dict[str, float]] | None
   report: Report
+  say: Callable[[str], None] = print
 
 
 def train(run: Run, state: TrainState) -> TrainState:
@@ -119,12 +121,24 @@ class _Meter:
     c = run.config
     self.tokens_per_step = c.train.batch_size * c.data.row_length
     device = run.model.mesh.devices.flat[0]
-    self.peak = peak_flops(device, c.train.peak_tflops)
+    peak = peak_flops(device, c.train.peak_tflops)
+    # Seconds of all devices at their peak that a token is worth.
+    self.peak_secs: dict[str, float] = {}
+    if peak is not None:
+      self.peak_secs = {
+        name: train_flops_per_token(run.model, c.data.row_length, with_heads)
+        / (peak * run.model.mesh.size)
+        for name, with_heads in (("mfu", True), ("mfu_without_heads", False))
+      }
 
   def read(self, step: int, metrics: StepMetrics) -> None:
     metrics = jax.device_get(metrics)
     if not metrics.is_finite:
-      raise UserError(_not_finite(step, metrics, self.run.config))
+      self.write(step - 1)  # what led here is what one wants to look at
+      raise UserError(
+        _not_finite(step, metrics, self.run.config)
+        + f" The last checkpoint is {self._last_checkpoint()}."
+      )
     self.window.add(metrics)
     if step % self.run.config.train.log_every == 0:
       self.write(step)
@@ -133,20 +147,21 @@ class _Meter:
     if not self.window.steps:
       return
     line = self.window.close(self.tokens_per_step)
-    if self.peak is not None:
-      line |= self._utilisation(line["tokens_per_sec"], self.peak)
+    for name, secs in self.peak_secs.items():
+      line[name] = line["tokens_per_sec"] * secs
+    for offset in self.run.config.heads.offsets:
+      if not line[f"targets/offset_{offset}"]:
+        self.run.say(
+          f"WARNING: step {step}: no valid target at offset {offset} since the "
+          "last line; documents are too short for it, or the loss mask leaves "
+          "nothing out of them"
+        )
     self.run.report(step, "train", line)
 
-  def _utilisation(
-    self, tokens_per_sec: float, peak: float
-  ) -> dict[str, float]:
-    rate = tokens_per_sec / (peak * self.run.model.mesh.size)
-    length = self.run.config.data.row_length
-
-    def mfu(with_heads: bool) -> float:
-      return rate * train_flops_per_token(self.run.model, length, with_heads)
-
-    return {"mfu": mfu(True), "mfu_without_heads": mfu(False)}
+  def _last_checkpoint(self) -> str:
+    self.run.store.wait()
+    step = self.run.store.latest_step()
+    return "none yet" if step is None else f"step {step}"
 
 
 def _not_finite(

@@ -100,21 +100,21 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(first, temperature):
   plain = run(MODEL, params, ROOT, asked)
   spec, state = start(MODEL, params, WIDE, asked)
   nodes = range(first, first + 4)
-  candidates_BDC = np.zeros((4, WIDE.max_depth, WIDE.width), np.int32)
+  candidates_BMC = np.zeros((4, WIDE.max_depth, WIDE.width), np.int32)
   for b, node in enumerate(nodes):
     for d in range(WIDE.max_depth):
       true = plain[b].ids[1 + d]
       wrong = [t for t in range(V) if t != true]
-      candidates_BDC[b, d] = wrong[: WIDE.width]
+      candidates_BMC[b, d] = wrong[: WIDE.width]
     while node:
       d = WIDE.depth_Q[node] - 1
-      candidates_BDC[b, d, WIDE.ranks[node]] = plain[b].ids[1 + d]
+      candidates_BMC[b, d, WIDE.ranks[node]] = plain[b].ids[1 + d]
       node = WIDE.parents[node]
   # One true token on two ranks would make two siblings equal.
   assert all(
-    len(set(row)) == WIDE.width for row in candidates_BDC.reshape(-1, 3)
+    len(set(row)) == WIDE.width for row in candidates_BMC.reshape(-1, 3)
   )
-  state = state.replace(candidates_BDC=candidates_BDC)
+  state = state.replace(candidates_BMC=candidates_BMC)
   state = advance(spec, params, state, 1)
   for b, result in enumerate(loop.read_results(state, 4)):
     assert len(result.ids) == 2 + WIDE.depth_Q[nodes[b]]

@@ -78,18 +78,18 @@ def compare(tree, stacked, params, asked, state):
   with jax.default_matmul_precision("highest"):
     tap_BTD, logits_MBTV, rows_M = from_scratch(stacked, tokens_BT)
     last_B = np.asarray(state.length_B) - 1
-    logits_BDV = drafter.draft_logits(
+    logits_BMV = drafter.draft_logits(
       MODEL, params, DEPTHS, state.head_caches,
       tap_BTD[np.arange(4), last_B], jnp.asarray(last_B),
     )  # fmt: skip
   for b, last in enumerate(last_B):
     want_DV = np.asarray(logits_MBTV[:, b, last])
     np.testing.assert_allclose(
-      logits_BDV[b], want_DV, rtol=0, atol=1e-5 * np.abs(want_DV).max()
+      logits_BMV[b], want_DV, rtol=0, atol=1e-5 * np.abs(want_DV).max()
     )
     # Greedy rows: the candidates are the likeliest tokens of each head.
     want_DC = np.argsort(-want_DV, axis=-1)[:, : tree.width]
-    np.testing.assert_array_equal(state.candidates_BDC[b], want_DC)
+    np.testing.assert_array_equal(state.candidates_BMC[b], want_DC)
     for m, cache in enumerate(state.head_caches):
       for got, want in ((cache.keys_BKSH, rows_M.keys_BKSH),
                         (cache.values_BKSH, rows_M.values_BKSH)):  # fmt: skip

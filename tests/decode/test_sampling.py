@@ -27,8 +27,8 @@ def keys(pairs):
 
 def test_noise_is_a_function_of_key_and_position_alone():
   keys_B = keys([(0, 0), (0, 1), (1, 0), (0, 0)])
-  positions_BN = jnp.array([[5, 6, 5], [5, 6, 7], [5, 6, 7], [6, 5, 1 << 20]])
-  noise = np.asarray(sampling.position_noise(keys_B, positions_BN, V))
+  positions_BT = jnp.array([[5, 6, 5], [5, 6, 7], [5, 6, 7], [6, 5, 1 << 20]])
+  noise = np.asarray(sampling.position_noise(keys_B, positions_BT, V))
   np.testing.assert_array_equal(noise[0, 0], noise[0, 2])
   np.testing.assert_array_equal(noise[3, 0], noise[0, 1])
   np.testing.assert_array_equal(noise[3, 1], noise[0, 0])
@@ -56,13 +56,13 @@ def softmax(logits_V):
 def test_scores_draw_from_the_softmax_at_the_temperature():
   logits_V = np.linspace(-1.5, 1.5, V)
   n = 20_000
-  noise_BNV = sampling.position_noise(
+  noise_BTV = sampling.position_noise(
     keys([(7, 0)]), jnp.arange(n)[None], V
   )  # fmt: skip
   for temperature in (0.5, 1.0, 2.0):
     drawn = jnp.argmax(
       sampling.scores(
-        jnp.asarray(logits_V, jnp.float32), jnp.array([temperature]), noise_BNV
+        jnp.asarray(logits_V, jnp.float32), jnp.array([temperature]), noise_BTV
       ),
       axis=-1,
     )

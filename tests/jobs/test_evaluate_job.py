@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -82,3 +83,23 @@ def test_mistakes_are_one_line(in_tiny_root, fails, tmp_path):
   assert "runs/none" in fails("evaluate", "runs/none")
   assert "prepare" in fails("evaluate", WORKDIR, "--data-path", tmp_path)
   assert "9" in fails("evaluate", WORKDIR, "--step", "9")
+
+
+def test_rows_that_do_not_fit_the_run_are_refused(
+  in_tiny_root, fails, tmp_path
+):
+  out = tmp_path / "tokenizer.json"
+  argv = ["tokenizer", "train", "--sources", "text:corpus/*.txt"]
+  assert not cli.main([*argv, "--vocab-size", "300", "--out", str(out)])
+  other = tmp_path / "data"
+  argv = ["prepare", "tiny.py", "--data.path", str(other)]
+  assert not cli.main([*argv, "--data.tokenizer", str(out)])
+  line = fails("evaluate", WORKDIR, "--data-path", other)
+  assert "another tokenizer" in line
+  # Checkpoints say which rows they were trained on; so does the folder.
+  run = tmp_path / "run"
+  shutil.copytree(WORKDIR, run)
+  fingerprint = json.loads((run / "data.json").read_text())
+  fingerprint["id"] = "0" * 64
+  (run / "data.json").write_text(json.dumps(fingerprint))
+  assert "data fingerprint" in fails("evaluate", run)

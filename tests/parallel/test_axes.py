@@ -32,7 +32,7 @@ def model_of(kind, mesh_config=None, **changes):
     (("embed", "vocab"), (8, 6), P("fsdp", "model")),
     (("embed", "vocab"), (8, 7), P("fsdp", None)),  # 7 over 2: kept whole
     (("embed", "vocab"), (7, 7), P(None, None)),
-    (("layers", "embed", "heads", "d_head"), (3, 4, 6, 2),
+    (("layers", "embed", "attention_heads", "d_head"), (3, 4, 6, 2),
      P(None, "fsdp", "model", None)),
     (("batch", "time", "width"), (8, 4, 2), P(("data", "fsdp"), None, None)),
     (("batch", None), (6, 4), P(None, None)),  # 6 over data x fsdp = 4
@@ -48,7 +48,11 @@ def test_partition_refuses_a_mesh_axis_used_twice():
   # On a mesh where nothing is cut, too: it would fail on the next one.
   for config in (MESH_222, config_lib.Mesh()):
     mesh = parallel.make_mesh(config)
-    for names in (("mlp", "heads"), ("vocab", "mlp"), ("batch", "embed")):
+    for names in (
+      ("mlp", "attention_heads"),
+      ("vocab", "mlp"),
+      ("batch", "embed"),
+    ):
       with pytest.raises(ValueError, match="used twice"):
         parallel.partition(names, (8, 8), mesh)
 
@@ -128,7 +132,7 @@ def test_stack_splits_the_key_and_names_the_axis():
   box = parallel.stack(
     lambda key: init(key, (4,), jnp.float32), jax.random.key(1), 3, "layers"
   )
-  assert parallel.axis_names({"x": box}) == {"x": ("layers", "embed")}
+  assert box.names == ("layers", "embed")
   for row, key in zip(
     box.value, jax.random.split(jax.random.key(1), 3), strict=True
   ):

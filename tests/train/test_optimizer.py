@@ -67,5 +67,8 @@ def test_moments_of_boxed_parameters_have_their_names():
   optimizer = make_optimizer(config_lib.Optim(), boxes)
   state = jax.eval_shape(optimizer.init, boxes)
   adam = state[1][0]
-  assert parallel.axis_names(adam.mu) == parallel.axis_names(boxes)
-  assert parallel.axis_names(adam.nu) == parallel.axis_names(boxes)
+
+  def names(tree):
+    return jax.tree.map(lambda box: box.names, tree, is_leaf=parallel.is_box)
+
+  assert names(adam.mu) == names(adam.nu) == names(boxes)

@@ -1,6 +1,7 @@
 """A run that is stopped and started again is the run that never stopped."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,11 @@ import numpy as np
 import pytest
 import tiny_runs as runs
 
+import mtpjax
 from mtpjax import config as config_lib
 from mtpjax import data
 from mtpjax.errors import UserError
+from mtpjax.jobs import prepare
 from mtpjax.jobs import train as train_job
 
 
@@ -176,6 +179,37 @@ def test_another_runs_directory_is_refused_with_every_difference(
   assert config_lib.load_config(straight / "config.json").train.steps == 20
 
 
+def test_another_runs_checkpoints_are_refused(made, straight, tmp_path):
+  """By what was saved with them, whatever config.json says or lacks."""
+  run = tmp_path / "run"
+  shutil.copytree(straight, run)
+  (run / "config.json").unlink()
+  other = config_lib.override(made, {"optim.peak_lr": 0.5, "train.steps": 30})
+  with pytest.raises(UserError) as error:
+    runs.run(other, run)
+  assert "optim.peak_lr is 0.01 there, 0.5 here" in runs.one_line(error)
+  # Now config.json is that of the other run, and loading is refused too.
+  with pytest.raises(UserError) as error:
+    mtpjax.load(run)
+  assert "optim.peak_lr" in runs.one_line(error)
+
+
+def test_an_offset_without_targets_is_warned_of(tmp_path):
+  texts = tmp_path / "texts"
+  texts.mkdir()
+  for i in range(20):
+    (texts / f"{i}.txt").write_text("abcdefghij"[i % 10])
+  # BOS, a letter, EOS: nothing is three tokens ahead of anything.
+  made = runs.config(tmp_path / "data", f"text:{texts}/*.txt", train__steps=2)
+  prepare.run(made, runs.quiet())
+  _, text = runs.run(made, tmp_path / "run")
+  assert "WARNING: step 2: no valid target at offset 3" in text
+  assert "offset 2 since" not in text
+  [line] = [x for x in runs.lines(tmp_path / "run") if x["kind"] == "train"]
+  assert line["targets/offset_3"] == line["loss/offset_3"] == 0
+  assert np.isfinite(line["loss"]) and line["tap_grad_norm/offset_3"] == 0
+
+
 def test_other_text_under_the_same_path_is_refused(made, straight, tmp_path):
   other = runs.prepared(tmp_path)
   renamed = config_lib.override(
@@ -201,10 +235,11 @@ def test_refusals_before_anything_is_made(made, tmp_path):
   text = refused(data__path=str(tmp_path / "none"))
   assert "no prepared data there" in text and "mtpjax prepare" in text
   text = refused(data__row_length=32)
-  assert text.startswith("data.row_length: 32 here")
-  assert "prepared with 16" in text
+  assert "row_length 16, not 32" in text and "--data.path" in text
+  assert "add_bos True, not False" in refused(data__add_bos=False)
+  assert "seed 0, not 5" in refused(data__seed=5)
   text = refused(data__sources=("text:elsewhere/*",))
-  assert text.startswith("data.sources: ")
+  assert "not text:elsewhere/*" in text
   text = refused(mesh__data=2, train__batch_size=7)
   assert text.startswith("train.batch_size") and "7 rows" in text
   text = refused(mesh__data=4, train__accumulation=4)
