@@ -41,13 +41,13 @@ def config() -> Config:
       sources=("python-stdlib",),
       row_length=192,
     ),
-    optim=Optim(peak_lr=4e-3, warmup_steps=40, decay_steps=700),
+    optim=Optim(peak_lr=4e-3, warmup_steps=40, decay_steps=600),
     train=Train(
-      steps=700,
+      steps=600,
       batch_size=8,
       log_every=25,
-      eval_every=350,
+      eval_every=300,
       eval_batches=8,
-      save_every=350,
+      save_every=300,
     ),
   )

@@ -7,9 +7,10 @@ if [[ -z "${VIRTUAL_ENV:-}" && -x .venv/bin/python ]]; then
   source .venv/bin/activate
 fi
 # python3 is that of the environment now, or the one to make it with.
-if ! python3 -c "import sys; sys.exit(sys.version_info < (3, 11))"; then
-  echo "mtpjax needs Python 3.11 or later, $(command -v python3) is" \
-    "$(python3 --version); activate an environment with a later one" >&2
+if ! python3 -c "import sys; sys.exit(sys.version_info < (3, 11))" \
+  2>/dev/null; then
+  echo "mtpjax needs Python 3.11 or later as python3, but that is:" \
+    "$(python3 --version 2>&1)" >&2
   exit 1
 fi
 if [[ -z "${VIRTUAL_ENV:-}" ]]; then
@@ -21,8 +22,8 @@ fi
 sources="$(cat requirements.txt setup.cfg pyproject.toml | cksum)"
 stamp="$VIRTUAL_ENV/mtpjax-installed"
 installed="$(cat "$stamp" 2>/dev/null || true)"
-if [[ "$installed" != "$sources${extras:-}" &&
-  "$installed" != "$sources[dev]" ]]; then
+if [[ "$installed" != "${sources}${extras:-}" &&
+  "$installed" != "${sources}[dev]" ]]; then
   # Environments that uv makes have no pip.
   if ! python -m pip --version >/dev/null 2>&1 &&
     ! python -m ensurepip >/dev/null 2>&1; then
@@ -32,5 +33,5 @@ if [[ "$installed" != "$sources${extras:-}" &&
   echo "installing mtpjax${extras:-} and what it needs; about a minute"
   python -m pip install --quiet --disable-pip-version-check \
     --editable ".${extras:-}"
-  echo "$sources${extras:-}" >"$stamp"
+  echo "${sources}${extras:-}" >"$stamp"
 fi

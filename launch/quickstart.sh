@@ -12,7 +12,7 @@ workdir=runs/quickstart
 experiment=experiments/quickstart.py
 mtpjax prepare "$experiment" "$@"
 mtpjax train "$experiment" --workdir "$workdir" "$@"
-mtpjax evaluate "$workdir" --decode --json "$workdir/summary.json"
+mtpjax evaluate "$workdir" --batches 100 --decode --json "$workdir/summary.json"
 cat <<EOF
 
 Done: $workdir/summary.json has these figures. What to try next:

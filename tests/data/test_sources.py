@@ -74,7 +74,7 @@ def test_jsonl_fields_and_blank_lines(tmp_path):
 
 def test_malformed_specs_fail(tmp_path):
   fails("jsnl:x:text", "jsnl:x:text", "did you mean jsonl", "text:GLOB")
-  fails("", "data.sources", "text:GLOB")
+  fails("", "source ''", "text:GLOB")
   fails("python-stdlib:3", "python-stdlib:3")
   fails("text", "incomplete", "text:GLOB")
   fails("text:", "matches no file")
@@ -85,21 +85,21 @@ def test_malformed_specs_fail(tmp_path):
   fails("tfds:tiny", "needs a data set and a split")
 
 
-def test_invalid_utf8_names_file_offset_and_option(tmp_path):
+def test_invalid_utf8_names_file_and_offset(tmp_path):
   path = tmp_path / "bad.txt"
   path.write_bytes(b"good \xff\xfe end")
-  fails(f"text:{path}", str(path), "byte 5", "--data.replace-invalid-utf8 true")
+  fails(f"text:{path}", str(path), "byte 5", "0xff")
   (document,) = read_documents(f"text:{path}", True)
   assert document.parts == (("good \ufffd\ufffd end", True),)
   lines = tmp_path / "bad.jsonl"
   lines.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')
-  fails(f"jsonl:{lines}:text", f"{lines}:2", "byte 10", "replace-invalid-utf8")
+  fails(f"jsonl:{lines}:text", f"{lines}:2", "byte 10")
 
 
 def test_lone_surrogates_are_no_text(tmp_path):
   path = tmp_path / "s.jsonl"
   path.write_text('{"text": "a\\ud83d\\ude42 b\\ud83d"}\n')
-  fails(f"jsonl:{path}:text", f"{path}:1", "U+D83D", "replace-invalid-utf8")
+  fails(f"jsonl:{path}:text", f"{path}:1", "U+D83D")
   (document,) = read_documents(f"jsonl:{path}:text", True)
   assert document.parts == (("a🙂 b\ufffd", True),)
 

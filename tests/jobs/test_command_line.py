@@ -95,10 +95,12 @@ def test_damaged_checkpoints_fall_back_then_end_in_one_line(
 
   damage(12)
   assert not cli.main(["evaluate", str(run), "--batches", "1"])
-  printed = capsys.readouterr().out
-  assert "DAMAGED" in printed and "step 6" in printed
+  printed = capsys.readouterr()
+  assert "DAMAGED" in printed.err and "step 6" in printed.out
   damage(6)
-  assert "damaged" in fails("evaluate", run).lower()
+  assert cli.main(["evaluate", str(run)]) == 2
+  line = capsys.readouterr().err.splitlines()[-1]
+  assert line.startswith("mtpjax: error: ") and "is damaged" in line
   shutil.rmtree(run / "checkpoints")
   assert "train first" in fails("evaluate", run)
 
@@ -118,6 +120,43 @@ def test_json_of_prepare_and_train(in_tiny_root):
   trained = json.loads(pathlib.Path("trained.json").read_text())
   assert trained["step"] == 12
   assert trained["metrics"]["eval/loss/offset_1"] > 0
+
+
+def test_json_is_checked_before_the_work(in_tiny_root, tmp_path, fails):
+  (tmp_path / "file").touch()
+  train = ("train", "tiny.py", "--workdir", tmp_path / "run", "--json")
+  for path in (tmp_path, tmp_path / "file" / "out.json"):
+    assert str(path) in fails(*train, path)
+  assert not (tmp_path / "run").exists()
+
+
+def test_json_makes_the_folders_above_it(in_tiny_root, tmp_path):
+  out = tmp_path / "a" / "b" / "out.json"
+  assert not cli.main(["prepare", "tiny.py", "--json", str(out)])
+  assert json.loads(out.read_text())["splits"]
+
+
+def test_a_variant_that_is_needed_is_asked_for(tmp_path, fails):
+  path = tmp_path / "needs.py"
+  path.write_text("def config(variant):\n  return variant\n")
+  assert "--variant" in fails("prepare", path)
+
+
+def test_tokenizer_train_names_its_own_options(tmp_path, fails):
+  text, out = tmp_path / "broken.txt", tmp_path / "tokenizer.json"
+  text.write_bytes(b"abc\xff" * 9)
+  train = ("tokenizer", "train", "--vocab-size", "258", "--out", out)
+  line = fails(*train, "--sources", f"text:{text}")
+  assert "byte 3" in line and " --replace-invalid-utf8 " in line
+  for source in ("words:x", "text:none/*.txt"):
+    line = fails(*train, "--sources", source)
+    assert source in line and "data.sources" not in line
+  (tmp_path / "empty.txt").touch()
+  line = fails(*train, "--sources", f"text:{tmp_path}/empty.txt")
+  assert "no text" in line and "data.sources" not in line
+  argv = [*train, "--sources", f"text:{text}", "--replace-invalid-utf8"]
+  assert not cli.main(list(map(str, argv)))
+  assert out.is_file()
 
 
 def test_tokenizer_train(in_tiny_root, tmp_path, capsys):

@@ -103,3 +103,17 @@ def test_rows_that_do_not_fit_the_run_are_refused(
   fingerprint["id"] = "0" * 64
   (run / "data.json").write_text(json.dumps(fingerprint))
   assert "data fingerprint" in fails("evaluate", run)
+
+
+def test_a_data_folder_prepared_anew_is_not_held_out(
+  tiny_root, tmp_path, fails, monkeypatch
+):
+  root = tmp_path / "root"
+  shutil.copytree(tiny_root, root)
+  monkeypatch.chdir(root)
+  shutil.rmtree("data")
+  (root / "corpus" / "new.txt").write_text("something else\n" * 20)
+  assert not cli.main(["prepare", "tiny.py"])
+  line = fails("evaluate", WORKDIR)
+  assert "not the data this run was trained on" in line
+  assert not cli.main(["evaluate", WORKDIR, "--data-path", "data"])

@@ -1,9 +1,12 @@
+import io
 import json
+import sys
 
 import pytest
 
 import mtpjax
 from mtpjax import cli
+from mtpjax.jobs.generate import read_prompts
 
 WORKDIR = "runs/quickstart"
 
@@ -40,12 +43,86 @@ def test_prompt_file_gives_a_record_per_prompt_in_every_mode(
     assert plain["text"] == text.decode(errors="replace")
 
 
-def test_one_prompt_is_streamed(in_tiny_root, capsys):
+class Screen(io.StringIO):
+  """Standard output that keeps what could be read after every flush."""
+
+  def __init__(self):
+    super().__init__()
+    self.seen = []
+
+  def flush(self):
+    self.seen.append(self.getvalue())
+
+
+def test_one_prompt_is_streamed(in_tiny_root, monkeypatch):
+  screen = Screen()
+  monkeypatch.setattr(sys, "stdout", screen)
   argv = ["generate", WORKDIR, "--prompt", "def f2", "--max-new-tokens", "24"]
-  assert not cli.main([*argv, "--decode.chunk-passes", "3"][:-2])
-  printed = capsys.readouterr().out
-  [whole] = mtpjax.load(WORKDIR).generate(["def f2"], max_new_tokens=24)
-  assert printed.startswith("def f2" + whole.text + "\n")
+  assert not cli.main(
+    [*argv, "--chunk-passes", "1", "--mode", "next", "--ignore-eos"]
+  )
+  model = mtpjax.load(WORKDIR)
+  [whole] = model.generate(["def f2"], max_new_tokens=24, ignore_eos=True)
+  assert screen.getvalue() == "def f2" + whole.text + "\n"
+  lengths = [len(text) for text in dict.fromkeys(screen.seen)]
+  assert len(lengths) > 8 and lengths == sorted(lengths)
+
+
+def test_rows_go_to_standard_output_unless_to_a_file(
+  in_tiny_root, tmp_path, capsys
+):
+  prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.json"
+  write_lines(prompts, {"text": "def f1(x):"}, {"ids": [256, 100]})
+  argv = ["generate", WORKDIR, "--prompts", str(prompts)]
+  argv += ["--max-new-tokens", "5"]
+  assert not cli.main(argv)
+  printed = capsys.readouterr()
+  assert "2 prompts" in printed.err
+  assert not cli.main([*argv, "--json", str(out)])
+  rows = json.loads(out.read_text())
+  assert [json.loads(line) for line in printed.out.splitlines()] == rows
+  assert capsys.readouterr().out == ""
+
+
+def test_only_a_line_feed_ends_a_prompt(tmp_path):
+  path = tmp_path / "prompts.jsonl"
+  texts = ["a\u2028b", "c\x85d", "é"]
+  lines = [json.dumps({"text": t}, ensure_ascii=False) for t in texts]
+  path.write_bytes("\r\n".join(lines).encode())
+  assert read_prompts(path) == texts
+
+
+def test_prompts_that_are_no_unicode_are_one_line(
+  in_tiny_root, tmp_path, fails, monkeypatch
+):
+  bad = tmp_path / "bad.jsonl"
+  bad.write_bytes(b'{"text": "ok"}\n{"text": "\xff"}\n')
+  line = fails("generate", WORKDIR, "--prompts", bad)
+  assert str(bad) in line and "byte 25" in line
+  bad.write_text('{"text": "ok"}\n{"text": "\\ud83d"}\n')
+  line = fails("generate", WORKDIR, "--prompts", bad)
+  assert "bad.jsonl:2" in line and "U+D83D" in line
+  # What the interpreter makes of the byte 0xff in an argument.
+  assert "U+DCFF" in fails("generate", WORKDIR, "--prompt", "a\udcff")
+  monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"ab\xff")))
+  line = fails("generate", WORKDIR)
+  assert "standard input" in line and "byte 2" in line
+
+
+def test_a_prompt_is_read_from_standard_input(
+  in_tiny_root, monkeypatch, capsys
+):
+  monkeypatch.setattr(
+    sys, "stdin", io.TextIOWrapper(io.BytesIO("dé\n".encode()))
+  )
+  assert not cli.main(["generate", WORKDIR, "--max-new-tokens", "2"])
+  assert capsys.readouterr().out.startswith("dé\n")
+
+
+def test_an_unknown_setting_names_the_nearest(in_tiny_root):
+  model = mtpjax.load(WORKDIR)
+  with pytest.raises(mtpjax.UserError, match="did you mean .*temperature"):
+    model.generate(["a"], temprature=1.0)
 
 
 def test_pieces_join_to_the_text_whatever_the_chunk(in_tiny_root):
