@@ -74,19 +74,19 @@ def run(
         )
   print_rows(
     console,
-    "decoding (ms per pass: in the loop; trunk alone; trunk and heads alone)",
+    "decoding; ms per pass: in the loop, trunk alone, trunk and heads alone",
     [row | _milliseconds(row) for row in rows],
     {
-      "batch": "batch",
+      "batch": "B",
       "temperature": "temp",
       "mode": "mode",
-      "tokens_per_pass": "tokens/pass",
-      "tokens_per_sec": "tokens/s",
-      "pass": "pass",
+      "tokens_per_pass": "tok/pass",
+      "tokens_per_sec": "tok/s",
+      "pass": "loop",
       "bare": "trunk",
       "bare_draft": "+heads",
-      "pass_over_bare_draft": "pass/bare",
-      "speed_over_first": "speed-up",
+      "pass_over_bare_draft": "ratio",
+      "speed_over_first": "speed",
       "outputs_identical": "same",
     },
   )

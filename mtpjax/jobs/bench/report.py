@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import rich.box
 import rich.console
 import rich.table
 
@@ -52,7 +53,8 @@ def print_rows(
     rows: at least one; a column that a row lacks stays empty.
     headers: column -> what stands above it.
   """
-  table = rich.table.Table(title=title)
+  # So that eleven columns fit a terminal of 80 characters.
+  table = rich.table.Table(title=title, box=rich.box.SIMPLE, padding=0)
   for header in headers.values():
     table.add_column(header, justify="right")
   for row in rows:
