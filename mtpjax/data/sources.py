@@ -1,5 +1,6 @@
 """Sources: what an entry of `data.sources` names, document by document."""
 
+import dataclasses
 import glob
 import io
 import json
@@ -64,7 +65,7 @@ def read_documents(
   if kind == "python-stdlib":
     return _read_stdlib(pathlib.Path(sysconfig.get_path("stdlib")))
   if kind == "text":
-    return _read_text(_matching_files(rest, spec), replace_invalid_utf8)
+    return _read_text(rest, spec, replace_invalid_utf8)
   if kind == "jsonl":
     pattern, _, names = rest.rpartition(":")
     fields = tuple(name.strip() for name in names.split(","))
@@ -74,7 +75,7 @@ def read_documents(
         "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
       )
     files = _matching_files(pattern, spec)
-    return _read_jsonl(files, fields, replace_invalid_utf8)
+    return _read_jsonl(files, pattern, fields, replace_invalid_utf8)
   return read_tfds(spec, rest, replace_invalid_utf8)
 
 
@@ -93,16 +94,33 @@ def _matching_files(pattern: str, spec: str) -> list[str]:
   return files
 
 
-def _read_text(files: Sequence[str], replace: bool) -> Iterator[Document]:
-  for file in files:
-    text = decode_utf8(pathlib.Path(file).read_bytes(), file, replace)
-    yield Document(file, ((text, True),))
+def _name_of(file: str, pattern: str) -> str:
+  """Returns a file's name below the folder its pattern begins with.
+
+  Names decide what is held out, and must not depend on where the text lies.
+  """
+  folder = pathlib.Path(pattern).expanduser().parent
+  while glob.has_magic(str(folder)) and not folder.is_dir():
+    folder = folder.parent
+  return pathlib.Path(file).relative_to(folder).as_posix()
+
+
+def _read_text(pattern: str, spec: str, replace: bool) -> Iterator[Document]:
+  files = _matching_files(pattern, spec)
+
+  def read() -> Iterator[Document]:
+    for file in files:
+      text = decode_utf8(pathlib.Path(file).read_bytes(), file, replace)
+      yield Document(_name_of(file, pattern), ((text, True),))
+
+  return read()
 
 
 def _read_jsonl(
-  files: Sequence[str], fields: Sequence[str], replace: bool
+  files: Sequence[str], pattern: str, fields: Sequence[str], replace: bool
 ) -> Iterator[Document]:
   for file in files:
+    name = _name_of(file, pattern)
     with open(file, "rb") as lines:
       for number, raw in enumerate(lines, start=1):
         if not raw.strip():
@@ -116,7 +134,8 @@ def _read_jsonl(
             f"{where}: not valid JSON ({error.msg} at column {error.colno}); "
             "jsonl holds one JSON object per line"
           ) from error
-        yield document_from_record(record, fields, where, replace)
+        document = document_from_record(record, fields, where, replace)
+        yield dataclasses.replace(document, name=f"{name}:{number}")
 
 
 def _read_stdlib(root: pathlib.Path) -> Iterator[Document]:

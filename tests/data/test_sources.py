@@ -62,12 +62,24 @@ def test_text_is_one_document_per_file_sorted_and_recursive(tmp_path):
   assert document.parts == (("literal", True),)
 
 
+def test_names_do_not_depend_on_where_the_text_lies(tmp_path, monkeypatch):
+  names = []
+  for folder in ("here", "elsewhere/deep"):
+    (tmp_path / folder / "sub").mkdir(parents=True)
+    for name in ("a.txt", "sub/b.txt"):
+      (tmp_path / folder / name).write_text("text")
+    monkeypatch.chdir(tmp_path / folder)
+    for pattern in (f"{tmp_path}/{folder}/**/*.txt", "**/*.txt", "./**/*.txt"):
+      names.append([d.name for d in read_documents(f"text:{pattern}")])
+  assert names == [["a.txt", "sub/b.txt"]] * 6
+
+
 def test_jsonl_fields_and_blank_lines(tmp_path):
   path = tmp_path / "d.jsonl"
   path.write_text('{"text": "one", "q": "?", "a": "!"}\n\n{"text": "two"}')
   documents = list(read_documents(f"jsonl:{path}:text"))
   assert [d.parts for d in documents] == [(("one", True),), (("two", True),)]
-  assert [d.name for d in documents] == [f"{path}:1", f"{path}:3"]
+  assert [d.name for d in documents] == ["d.jsonl:1", "d.jsonl:3"]
   first = next(read_documents(f"jsonl:{path}:q,a"))
   assert first.parts == (("?", False), ("!", True))
 

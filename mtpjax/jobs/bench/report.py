@@ -68,5 +68,5 @@ def _cell(value: Any) -> str:
   if isinstance(value, int):
     return f"{value:,}"
   if isinstance(value, float):
-    return f"{value:.4g}" if value < 1e6 else f"{value:.3e}"
+    return f"{value:.4g}" if value < 1e3 else f"{value:,.0f}"
   return str(value)
