@@ -37,3 +37,7 @@ def test_nothing_is_named_by_the_machine_it_was_written_on():
     if path.suffix in (".py", ".md", ".sh", ".cfg") and not hidden:
       text = path.read_text()
       assert "/" + "work/" not in text, path
+
+
+def test_no_placeholder_is_left():
+  assert not re.findall(r"^[A-Z_]{4,}$", README, flags=re.MULTILINE)
