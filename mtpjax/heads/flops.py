@@ -1,21 +1,15 @@
 """Model FLOPs per token, the numerator of MFU."""
 
-import math
-from typing import Any
-
-import jax
-
-from mtpjax.heads.multi_token import MultiTokenModel
-
-
-def _size(tree: Any) -> int:
-  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+from mtpjax.heads.multi_token import MultiTokenModel, count_values
 
 
 def count_params(model: MultiTokenModel) -> dict[str, int]:
   """Returns the number of parameters of "lm" and of "heads"."""
   abstract = model.abstract()
-  return {"lm": _size(abstract["lm"]), "heads": _size(abstract.get("heads"))}
+  return {
+    "lm": count_values(abstract["lm"]),
+    "heads": count_values(abstract.get("heads")),
+  }
 
 
 def train_flops_per_token(
@@ -38,10 +32,10 @@ def train_flops_per_token(
   """
   c = model.config
   abstract = model.abstract()
-  weights = _size(abstract["lm"]["layers"])
+  weights = count_values(abstract["lm"]["layers"])
   layers, offsets = model.trunk_layers, 1
   if with_heads and model.heads.n_extra:
-    weights += _size(abstract["heads"])
+    weights += count_values(abstract["heads"])
     offsets += model.heads.n_extra
     layers += model.heads.n_extra * (model.heads.kind == "block")
   weights += offsets * c.d_model * c.vocab_size

@@ -25,8 +25,9 @@ HEADS: dict[str, type[nn.Module]] = {
 }
 
 
-def _count(boxes: Any) -> int:
-  return sum(math.prod(x.shape) for x in jax.tree.leaves(boxes))
+def count_values(tree: Any) -> int:
+  """Returns the number of values in a tree of arrays, shapes or boxes."""
+  return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,8 +93,8 @@ class MultiTokenModel:
     """
     if not self.heads.n_extra:
       return self.config.n_layers, 0
-    extra = self.heads.n_extra * _count(self._abstract_head())
-    layer = _count(
+    extra = self.heads.n_extra * count_values(self._abstract_head())
+    layer = count_values(
       jax.eval_shape(lambda key: BlockHead(self.config).init(
         key, *self._example()), jax.random.key(0))
     )  # fmt: skip
