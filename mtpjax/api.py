@@ -16,7 +16,14 @@ import jax
 from mtpjax import config as config_lib
 from mtpjax import decode, parallel
 from mtpjax.checkpoint import Store, WorkDir
-from mtpjax.data import TextStream, Tokenizer, load_tokenizer
+from mtpjax.data import (
+  Rows,
+  TextStream,
+  Tokenizer,
+  load_fingerprint,
+  load_tokenizer,
+  open_rows,
+)
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -52,6 +59,7 @@ class Loaded:
     params: {"lm": ..., "heads": ...}.
     tokenizer: the run's own.
     step: completed steps of the checkpoint.
+    data_id: id of the rows it was trained on.
   """
 
   config: config_lib.Config
@@ -59,11 +67,42 @@ class Loaded:
   params: Any
   tokenizer: Tokenizer
   step: int
+  data_id: str
 
   @functools.cached_property
   def decode_params(self) -> Any:
     """The parameters as decoding wants them; see `decode.decode_params`."""
     return decode.decode_params(self.model, self.params)
+
+  def open_rows(self, split: str, data_path: str = "") -> Rows:
+    """Opens prepared rows that this model can be judged by.
+
+    Args:
+      split: "train" or "validation".
+      data_path: prepared rows; empty takes those of the run.
+
+    Returns:
+      The rows.
+
+    Raises:
+      UserError: nothing is prepared there, it is of another tokenizer, or the
+        run's own folder holds other rows by now.
+    """
+    path = data_path or self.config.data.path
+    fingerprint = load_fingerprint(path)
+    tokenizer = fingerprint["identity"]["tokenizer"]
+    if tokenizer != self.tokenizer.fingerprint:
+      raise UserError(
+        f"{path}: was prepared with another tokenizer than the run's; prepare "
+        f"it with {self.config.data.tokenizer}"
+      )
+    if not data_path and fingerprint["id"] != self.data_id:
+      # Held-out rows may be training rows of what is there now.
+      raise UserError(
+        f"{path}: is not the data this run was trained on any more; give "
+        "--data-path to evaluate on other rows"
+      )
+    return open_rows(path, split)
 
   def encode(self, prompt: Prompt) -> list[int]:
     """Returns the ids of a prompt: a text as a document begins, ids as is."""
@@ -191,7 +230,14 @@ def load(
       {"params": abstract}, step, partial=True, log=_warn
     )
   place.require_own_checkpoint(config, metadata)
-  return Loaded(config, model, state["params"], tokenizer, metadata["step"])
+  return Loaded(
+    config,
+    model,
+    state["params"],
+    tokenizer,
+    metadata["step"],
+    metadata["data"],
+  )
 
 
 def _warn(line: str) -> None:

@@ -8,8 +8,7 @@ import rich.console
 import rich.table
 
 from mtpjax import api, parallel
-from mtpjax.checkpoint import WorkDir
-from mtpjax.data import Rows, load_fingerprint, open_rows
+from mtpjax.data import Rows
 from mtpjax.errors import UserError
 from mtpjax.evals import held_out_requests, make_evaluator, measure_decoding
 
@@ -49,7 +48,7 @@ def run(
   """
   loaded = api.load(workdir, step)
   config = loaded.config
-  rows = _rows_for(loaded, workdir, data_path, split)
+  rows = loaded.open_rows(split, data_path)
   if not len(rows):
     raise UserError(f"split {split} of {rows.path}: has no rows to evaluate on")
   mesh = loaded.model.mesh
@@ -94,27 +93,6 @@ def run(
     )
   console.print(table)
   return figures
-
-
-def _rows_for(
-  loaded: api.Loaded, workdir: str | pathlib.Path, data_path: str, split: str
-) -> Rows:
-  """Opens rows that this model can be judged by."""
-  path = data_path or loaded.config.data.path
-  fingerprint = load_fingerprint(path)
-  tokenizer = fingerprint["identity"]["tokenizer"]
-  if tokenizer != loaded.tokenizer.fingerprint:
-    raise UserError(
-      f"{path}: was prepared with another tokenizer than the run's; prepare "
-      f"it with {loaded.config.data.tokenizer}"
-    )
-  if not data_path and fingerprint["id"] != WorkDir(workdir).data_id():
-    # Held-out rows may be training rows of what is there now.
-    raise UserError(
-      f"{path}: is not the data this run was trained on any more; give "
-      "--data-path to evaluate on other rows"
-    )
-  return open_rows(path, split)
 
 
 def _decode(

@@ -116,4 +116,5 @@ def test_a_data_folder_prepared_anew_is_not_held_out(
   assert not cli.main(["prepare", "tiny.py"])
   line = fails("evaluate", WORKDIR)
   assert "not the data this run was trained on" in line
+  assert "not the data this run was" in fails("bench", "decode", WORKDIR)
   assert not cli.main(["evaluate", WORKDIR, "--data-path", "data"])

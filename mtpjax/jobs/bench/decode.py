@@ -131,11 +131,10 @@ def _trained_model(
 ) -> tuple[Config, MultiTokenModel, Any, MakeRequests]:
   # Only here: random models need neither data nor checkpoints installed.
   from mtpjax import api
-  from mtpjax.data import open_rows
   from mtpjax.evals.prompts import held_out_requests
 
   loaded = api.load(workdir)
-  rows = open_rows(loaded.config.data.path, "validation")
+  rows = loaded.open_rows("validation")
 
   def make_requests(batch: int, temperature: float) -> list[Request]:
     return held_out_requests(
