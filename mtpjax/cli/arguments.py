@@ -1,0 +1,109 @@
+"""Arguments: the parser, types of values, and overrides of a configuration."""
+
+import argparse
+import pathlib
+import types
+from collections.abc import Collection
+from typing import Any, NoReturn
+
+from mtpjax import config as config_lib
+from mtpjax.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+  """Says what is wrong in one line."""
+
+  def __init__(self, **kwargs: Any):
+    super().__init__(**kwargs, allow_abbrev=False)
+
+  def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
+    """Stops at an unknown option, naming the nearest one there is."""
+    found, unknown = super().parse_known_args(*args, **kwargs)
+    if unknown:
+      name = unknown[0].split("=")[0]
+      close = config_lib.nearest(name, list(self._option_string_actions))
+      raise UserError(f"{name}: no such option{close}")
+    return found, unknown
+
+  def error(self, message: str) -> NoReturn:
+    """Raises what argparse would print below its usage."""
+    raise UserError(f"{message}; see {self.prog} --help")
+
+
+def add_overrides(
+  parser: argparse.ArgumentParser, only: Collection[str] | None = None
+) -> None:
+  """Adds one argument per configuration field, `--optim.peak-lr`.
+
+  Args:
+    parser: gets them.
+    only: the sections and fields to add; None adds all.
+  """
+  groups: dict[str, Any] = {}
+  for path, field in config_lib.fields():
+    section = path.split(".")[0]
+    if only is not None and section not in only and path not in only:
+      continue
+    if section not in groups:
+      groups[section] = parser.add_argument_group(f"override {section}")
+    groups[section].add_argument(
+      "--" + path.replace("_", "-"),
+      dest=path,
+      metavar=config_lib.kind_name(field.type).upper(),
+      default=argparse.SUPPRESS,
+      help=field.metadata["help"].replace("%", "%%"),
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+  """Adds --json, the file that figures are written to."""
+  parser.add_argument(
+    "--json", type=pathlib.Path, metavar="PATH", help="also write figures here"
+  )
+
+
+def _require_at_least(least: int, value: float) -> None:
+  if not value >= least:
+    raise argparse.ArgumentTypeError(f"{value} is not {least} or more")
+
+
+def int_from(least: int) -> Any:
+  """Returns an argument type: an integer not below `least`."""
+
+  def parse(text: str) -> int:
+    value = int(text)
+    _require_at_least(least, value)
+    return value
+
+  parse.__name__ = "int"
+  return parse
+
+
+def list_of(kind: Any, least: int | None = None) -> Any:
+  """Returns an argument type: values, none below `least`, at least one."""
+  as_tuple = types.GenericAlias(tuple, (kind, ...))
+
+  def parse(text: str) -> tuple[Any, ...]:
+    values = config_lib.parse_value(text, as_tuple)
+    if not values:
+      raise argparse.ArgumentTypeError(f"{text!r} names none")
+    if least is not None:
+      for value in values:
+        _require_at_least(least, value)
+    return values
+
+  parse.__name__ = config_lib.kind_name(as_tuple)
+  return parse
+
+
+def given_overrides(args: argparse.Namespace) -> dict[str, str]:
+  """Returns the overrides among the arguments, by path."""
+  paths = {path for path, _ in config_lib.fields()}
+  return {k: v for k, v in vars(args).items() if k in paths}
+
+
+def override_config(
+  config: config_lib.Config, args: argparse.Namespace
+) -> config_lib.Config:
+  """Returns the configuration with the overrides among the arguments."""
+  return config_lib.override(config, given_overrides(args))

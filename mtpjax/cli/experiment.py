@@ -1,0 +1,92 @@
+"""Commands that begin with an experiment, and `mtpjax evaluate`."""
+
+import argparse
+from typing import Any
+
+from mtpjax import config as config_lib
+from mtpjax.cli.arguments import (
+  Parser,
+  add_json,
+  add_overrides,
+  int_from,
+  override_config,
+)
+
+
+def _experiment_parser(commands: Any, name: str, help: str) -> Parser:
+  parser = commands.add_parser(name, help=help, description=help)
+  parser.add_argument("experiment", help="a Python file, see experiments/")
+  parser.add_argument(
+    "--variant", default="", help="passed to the experiment's config()"
+  )
+  add_overrides(parser)
+  return parser
+
+
+def _read_config(args: argparse.Namespace) -> config_lib.Config:
+  return override_config(
+    config_lib.load_experiment(args.experiment, args.variant), args
+  )
+
+
+def add(commands: Any) -> None:
+  """Adds `prepare`, `train` and `evaluate`."""
+  prepare = _experiment_parser(
+    commands, "prepare", "tokenise and pack the data of an experiment"
+  )
+  prepare.set_defaults(run=_prepare)
+  add_json(prepare)
+  train = _experiment_parser(
+    commands, "train", "train an experiment, or go on where it stopped"
+  )
+  train.add_argument(
+    "--workdir", required=True, help="where checkpoints and metrics go"
+  )
+  train.set_defaults(run=_train)
+  add_json(train)
+  evaluate = commands.add_parser(
+    "evaluate", help="loss and accuracy per offset of a checkpoint"
+  )
+  evaluate.add_argument("workdir", help="of mtpjax train")
+  evaluate.add_argument("--step", type=int, help="checkpoint; default latest")
+  evaluate.add_argument(
+    "--split", default="validation", choices=("validation", "train")
+  )
+  evaluate.add_argument(
+    "--batches",
+    type=int_from(0),
+    default=0,
+    help="at most so many; default all rows",
+  )
+  evaluate.add_argument(
+    "--data-path", default="", help="prepared rows; default those of the run"
+  )
+  evaluate.add_argument(
+    "--decode",
+    action="store_true",
+    help="also decode held-out prompts, plainly and self-speculatively",
+  )
+  evaluate.set_defaults(run=_evaluate)
+  add_json(evaluate)
+
+
+# Jobs are imported where they run: `mtpjax --help` needs no JAX.
+def _prepare(args: argparse.Namespace, console: Any) -> Any:
+  from mtpjax.jobs import prepare
+
+  return prepare.run(_read_config(args), console)
+
+
+def _train(args: argparse.Namespace, console: Any) -> Any:
+  from mtpjax.jobs import train
+
+  return train.run(_read_config(args), args.workdir, console)
+
+
+def _evaluate(args: argparse.Namespace, console: Any) -> Any:
+  from mtpjax.jobs import evaluate
+
+  return evaluate.run(
+    args.workdir, console, args.step, args.split, args.batches,
+    args.data_path, args.decode,
+  )  # fmt: skip

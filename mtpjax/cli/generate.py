@@ -1,0 +1,61 @@
+"""`mtpjax generate`."""
+
+import argparse
+import pathlib
+from typing import Any
+
+from mtpjax import config as config_lib
+from mtpjax.cli.arguments import add_json
+
+
+def add(commands: Any) -> None:
+  """Adds `generate`."""
+  parser = commands.add_parser(
+    "generate", help="continue prompts with a trained model"
+  )
+  parser.add_argument("workdir", help="of mtpjax train")
+  source = parser.add_mutually_exclusive_group()
+  source.add_argument(
+    "--prompt", help="one text, continued as a stream; default standard input"
+  )
+  source.add_argument(
+    "--prompts",
+    type=pathlib.Path,
+    metavar="FILE",
+    help='JSON Lines with "text" or "ids", decoded in batches',
+  )
+  parser.add_argument("--step", type=int, help="checkpoint; default latest")
+  parser.add_argument(
+    "--ignore-eos", action="store_true", help="go on whatever comes"
+  )
+  for path, field in config_lib.fields():
+    section, name = path.split(".")
+    if section == "decode":
+      parser.add_argument(
+        "--" + name.replace("_", "-"),
+        dest=name,
+        metavar=config_lib.kind_name(field.type).upper(),
+        default=argparse.SUPPRESS,
+        help=f"{field.metadata['help']}; default that of the run",
+      )
+  parser.set_defaults(run=_run)
+  add_json(parser)
+
+
+def _run(args: argparse.Namespace, console: Any) -> Any:
+  import rich.console
+
+  from mtpjax.jobs import generate
+
+  # Standard output is for the text alone.
+  console = rich.console.Console(stderr=True)
+  return generate.run(
+    args.workdir, console, args.prompt, args.prompts, args.step,
+    args.ignore_eos, not args.json, **_given(args),
+  )  # fmt: skip
+
+
+def _given(args: argparse.Namespace) -> dict[str, str]:
+  """Returns the fields of `decode` among the arguments, as they were typed."""
+  names = {path.removeprefix("decode.") for path, _ in config_lib.fields()}
+  return {k: v for k, v in vars(args).items() if k in names}

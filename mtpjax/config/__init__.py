@@ -1,0 +1,58 @@
+"""What an experiment is: frozen dataclasses, files and typed overrides.
+
+An experiment file defines `config() -> Config` (or `config(variant)`), which
+returns a complete configuration. The command line overrides single fields by
+their path, `--optim.peak-lr 3e-4`; a name that does not exist is an error.
+
+A field marked `may_change` may differ when a run is resumed. All others are
+the identity of a run: with another value it would be another run.
+"""
+
+from mtpjax.config.decode import DECODE_MODES, VERIFIERS, Decode
+from mtpjax.config.experiment import (
+  Config,
+  config_from_dict,
+  differences,
+  fields,
+  override,
+  write_json,
+)
+from mtpjax.config.files import load_config, load_experiment
+from mtpjax.config.sections import (
+  HEAD_KINDS,
+  LOSS_MODES,
+  Data,
+  Heads,
+  Loss,
+  Mesh,
+  Model,
+  Optim,
+  Train,
+)
+from mtpjax.config.values import kind_name, nearest, parse_value
+
+__all__ = [
+  "Config",
+  "DECODE_MODES",
+  "Data",
+  "Decode",
+  "HEAD_KINDS",
+  "Heads",
+  "LOSS_MODES",
+  "Loss",
+  "Mesh",
+  "Model",
+  "Optim",
+  "Train",
+  "VERIFIERS",
+  "config_from_dict",
+  "differences",
+  "fields",
+  "kind_name",
+  "load_config",
+  "load_experiment",
+  "nearest",
+  "override",
+  "parse_value",
+  "write_json",
+]

@@ -1,0 +1,134 @@
+"""How a model decodes: the section `decode` of an experiment."""
+
+import dataclasses
+
+from mtpjax.config.checks import (
+  field,
+  require,
+  require_not_negative,
+  require_one_of,
+  require_positive,
+)
+from mtpjax.errors import UserError
+
+DECODE_MODES = ("next", "heads-idle", "chain", "tree", "lookup", "auto")
+VERIFIERS = ("coupled", "rejection", "block", "typical")
+
+
+def _field(default, help, per_request=False):
+  # How a run is decoded never makes it another run.
+  return field(default, help, may_change=True, per_request=per_request)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+  """Defaults of `generate`.
+
+  A request may have its own value of what is marked `per_request`.
+  """
+
+  mode: str = _field("chain", f"one of {', '.join(DECODE_MODES)}")
+  tree: str = _field(
+    "",
+    "the tree of mode tree: medusa-63, a branching per depth as 4,2,1, or a "
+    "file of rank paths",
+  )
+  draft_length: int = _field(
+    0, "tokens drafted by chain and lookup; 0 takes all heads, or 4"
+  )
+  lookup_ngram: int = _field(3, "longest n-gram that lookup searches for")
+  verifier: str = _field(
+    "coupled",
+    "at a temperature above 0: coupled, rejection or block (all lossless), or "
+    "typical (LOSSY)",
+  )
+  typical_epsilon: float = _field(0.09, "epsilon of the lossy typical verifier")
+  typical_delta: float = _field(0.3, "delta of the lossy typical verifier")
+  max_new_tokens: int = _field(256, "tokens generated per prompt", True)
+  min_new_tokens: int = _field(0, "tokens before which no text ends", True)
+  temperature: float = _field(0.0, "0 is greedy", True)
+  top_k: int = _field(0, "sample from the k likeliest tokens; 0 is all", True)
+  top_p: float = _field(
+    1.0, "sample from the likeliest tokens that hold so much probability", True
+  )
+  min_p: float = _field(
+    0.0, "sample from tokens of so much of the likeliest's probability", True
+  )
+  repetition_penalty: float = _field(
+    1.0, "divides positive logits of tokens of prompt and text", True
+  )
+  frequency_penalty: float = _field(
+    0.0, "subtracted for each time the text has the token", True
+  )
+  presence_penalty: float = _field(
+    0.0, "subtracted where the text has the token", True
+  )
+  logit_bias: tuple[str, ...] = _field(
+    (), "added to logits, as 50:-100;13:2.5 (id:bias)", True
+  )
+  bad_words: tuple[str, ...] = _field(
+    (), "words never generated, as the tokenizer writes them", True
+  )
+  stop: tuple[str, ...] = _field((), "texts that end the text, left out", True)
+  stop_ids: tuple[str, ...] = _field(
+    (), "sequences of ids that end the text, as 13,13;0", True
+  )
+  regex: str = _field(
+    "", "regular expression the text must match (extra: grammar)", True
+  )
+  json_schema: str = _field(
+    "", "JSON schema the text must match, itself or a file", True
+  )
+  seed: int = _field(0, "with the position, all there is to randomness", True)
+  chunk_passes: int = _field(16, "passes between looks of the host")
+  batch_size: int = _field(8, "prompts decoded together at most")
+  cache_tokens: int = _field(
+    0, "prompt and new tokens a cache holds; 0 makes it fit the request"
+  )
+
+  def __post_init__(self):
+    require_one_of("decode.mode", self.mode, DECODE_MODES)
+    require_one_of("decode.verifier", self.verifier, VERIFIERS)
+    require_positive(
+      "decode", self, "max_new_tokens", "chunk_passes", "batch_size",
+      "lookup_ngram", "repetition_penalty", "typical_epsilon", "typical_delta",
+    )  # fmt: skip
+    require_not_negative(
+      "decode", self, "temperature", "seed", "cache_tokens", "top_k",
+      "min_new_tokens", "draft_length",
+    )  # fmt: skip
+    require(
+      0 < self.top_p <= 1, "decode.top_p", self.top_p,
+      "must be above 0 and at most 1",
+    )  # fmt: skip
+    require(
+      0 <= self.min_p < 1, "decode.min_p", self.min_p,
+      "must be at least 0 and below 1",
+    )  # fmt: skip
+    self._check_together()
+
+  def _check_together(self):
+    """Raises UserError for settings that contradict each other."""
+    constrained = "regex" if self.regex else "json_schema"
+    problem = ""
+    if self.regex and self.json_schema:
+      problem = "regex and json_schema cannot both decide; give one"
+    elif getattr(self, constrained) and self.bad_words:
+      problem = f"bad_words could leave {constrained} no token; give one"
+    elif getattr(self, constrained) and self.min_new_tokens:
+      problem = f"min_new_tokens could leave {constrained} no token; give one"
+    elif self.min_new_tokens > self.max_new_tokens:
+      problem = (
+        f"min_new_tokens = {self.min_new_tokens} is more than max_new_tokens "
+        f"= {self.max_new_tokens}"
+      )
+    elif self.tree and self.mode != "tree":
+      problem = f"tree is for mode tree, not {self.mode}"
+    elif self.mode == "tree" and not self.tree:
+      problem = "mode tree needs a tree, as --tree medusa-63 or --tree 4,2,1"
+    elif self.draft_length and self.mode not in ("chain", "lookup"):
+      problem = f"draft_length is for chain and lookup, not {self.mode}"
+    elif self.verifier == "block" and self.mode == "tree":
+      problem = "verifier block is for chains; take coupled or rejection"
+    if problem:
+      raise UserError(f"decode: {problem}")

@@ -1,0 +1,244 @@
+"""The sections of an experiment, but for decoding: frozen dataclasses."""
+
+import dataclasses
+
+from mtpjax.config.checks import (
+  field,
+  require,
+  require_not_negative,
+  require_one_of,
+  require_positive,
+)
+
+REMAT_POLICIES = ("none", "full", "dots")
+LOSS_MODES = ("fused", "remat", "unrolled")
+DTYPES = ("float32", "bfloat16", "float64")
+HEAD_KINDS = ("block", "linear", "medusa")
+TAPS = ("before_last", "last")
+ATTENTION = ("xla", "cudnn")
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+  """The trunk: a decoder-only transformer, Llama style."""
+
+  vocab_size: int = field(0, "token ids; 0 takes the tokenizer's")
+  d_model: int = field(256, "width of the hidden states")
+  n_layers: int = field(6, "layers, those spent on matched heads included")
+  n_attention_heads: int = field(8, "query attention heads per layer")
+  n_kv_heads: int = field(4, "key/value heads per layer; divides the above")
+  d_head: int = field(32, "width of one attention head")
+  d_ff: int = field(768, "width of the gated MLP")
+  rope_theta: float = field(10_000.0, "base of the rotary frequencies")
+  norm_eps: float = field(1e-5, "epsilon of RMSNorm")
+  tied_embeddings: bool = field(False, "unembedding = embedding transposed")
+  dtype: str = field("bfloat16", "dtype of activations and products")
+  param_dtype: str = field("float32", "dtype parameters are stored in")
+  remat: str = field("none", "rematerialisation: none, full or dots", True)
+  attention: str = field("xla", "training attention: xla or cudnn", True)
+
+  def __post_init__(self):
+    require_positive(
+      "model", self, "d_model", "n_layers", "n_attention_heads",
+      "n_kv_heads", "d_head", "d_ff", "rope_theta", "norm_eps",
+    )  # fmt: skip
+    require_not_negative("model", self, "vocab_size")
+    require(
+      self.n_attention_heads % self.n_kv_heads == 0,
+      "model.n_kv_heads", self.n_kv_heads,
+      f"does not divide model.n_attention_heads = {self.n_attention_heads}",
+    )  # fmt: skip
+    require(
+      self.d_head % 2 == 0, "model.d_head", self.d_head,
+      "must be even (rotary positions turn pairs)",
+    )  # fmt: skip
+    require_one_of("model.remat", self.remat, REMAT_POLICIES)
+    require_one_of("model.attention", self.attention, ATTENTION)
+    require_one_of("model.dtype", self.dtype, DTYPES)
+    require_one_of("model.param_dtype", self.param_dtype, DTYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads:
+  """Which future tokens are predicted, and by what kind of head."""
+
+  kind: str = field("block", "kind of the extra heads: block, linear, medusa")
+  offsets: tuple[int, ...] = field(
+    (1, 2, 3, 4), "offsets predicted; offset 1 is the model's own output"
+  )
+  tap: str = field(
+    "before_last",
+    "what the extra heads read: the hidden state before the last layer "
+    "(training from scratch) or after it (a pretrained model)",
+  )
+  matched: bool = field(
+    True, "take layers from the trunk so that parameters equal the baseline's"
+  )
+
+  def __post_init__(self):
+    require_one_of("heads.kind", self.kind, HEAD_KINDS)
+    require_one_of("heads.tap", self.tap, TAPS)
+    rising = all(
+      a < b for a, b in zip(self.offsets, self.offsets[1:], strict=False)
+    )
+    require(
+      len(self.offsets) > 0 and self.offsets[0] == 1 and rising,
+      "heads.offsets", self.offsets,
+      "must rise strictly and begin with 1, as in 1,2,3,4",
+    )  # fmt: skip
+
+  @property
+  def n_extra(self) -> int:
+    """Heads beside the model's own next-token output."""
+    return len(self.offsets) - 1
+
+  @property
+  def chain_length(self) -> int:
+    """Tokens a chain can draft: the unbroken run of offsets after 1."""
+    run = 1
+    while run < len(self.offsets) and self.offsets[run] == run + 1:
+      run += 1
+    return run - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+  """The multi-offset loss."""
+
+  mode: str = field(
+    "fused", "fused or remat (both flat in memory), or unrolled", True
+  )
+  chunk_tokens: int = field(
+    1024, "tokens per device whose logits are alive at a time", True
+  )
+  weights: tuple[float, ...] = field((), "one per offset; empty means all 1")
+  z_loss: float = field(0.0, "coefficient of the squared log-normaliser")
+
+  def __post_init__(self):
+    require_one_of("loss.mode", self.mode, LOSS_MODES)
+    require_positive("loss", self, "chunk_tokens")
+    require_not_negative("loss", self, "z_loss")
+    require(
+      all(w >= 0 for w in self.weights), "loss.weights", self.weights,
+      "must all be >= 0",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+  """Where text comes from and how it is packed into rows."""
+
+  path: str = field("runs/data", "folder of the prepared rows", True)
+  sources: tuple[str, ...] = field(
+    ("python-stdlib",),
+    "python-stdlib, text:GLOB, jsonl:PATH:FIELD, jsonl:PATH:PROMPT,COMPLETION "
+    "or tfds:NAME:SPLIT[:FIELD]",
+  )
+  tokenizer: str = field("bytes", "bytes, or the path of a tokenizer.json")
+  row_length: int = field(512, "tokens per row")
+  validation_fraction: float = field(0.05, "share of documents held out")
+  add_bos: bool = field(True, "begin every document with the BOS id")
+  add_eos: bool = field(True, "end every document with the EOS id")
+  bos_token: str = field("", "BOS token; empty takes the tokenizer's own")
+  eos_tokens: tuple[str, ...] = field(
+    (), "EOS tokens, first one is written; empty takes the tokenizer's own"
+  )
+  max_documents: int = field(0, "stop after so many documents; 0 takes all")
+  replace_invalid_utf8: bool = field(
+    False, "read bytes that are not UTF-8 as U+FFFD instead of stopping"
+  )
+  seed: int = field(0, "decides which documents are held out")
+
+  def __post_init__(self):
+    require(
+      len(self.sources) > 0, "data.sources", self.sources,
+      "is empty; try --data.sources python-stdlib",
+    )  # fmt: skip
+    require(
+      self.row_length >= 2, "data.row_length", self.row_length, "must be >= 2"
+    )
+    require_not_negative("data", self, "max_documents")
+    require(
+      0 <= self.validation_fraction < 1, "data.validation_fraction",
+      self.validation_fraction, "must be at least 0 and below 1",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Optim:
+  """AdamW with linear warm-up and cosine decay."""
+
+  peak_lr: float = field(3e-4, "learning rate after the warm-up")
+  final_lr_fraction: float = field(0.1, "last learning rate over the peak")
+  warmup_steps: int = field(100, "steps of linear warm-up")
+  decay_steps: int = field(
+    1000, "step at which the cosine ends; the last rate holds from there"
+  )
+  weight_decay: float = field(0.1, "decoupled decay of matrices")
+  b1: float = field(0.9, "decay of the first moment")
+  b2: float = field(0.95, "decay of the second moment")
+  eps: float = field(1e-8, "epsilon of Adam")
+  clip_norm: float = field(1.0, "largest global gradient norm; 0 is no limit")
+
+  def __post_init__(self):
+    require_positive("optim", self, "peak_lr", "decay_steps", "eps")
+    require_not_negative(
+      "optim", self, "final_lr_fraction", "weight_decay", "clip_norm"
+    )
+    for name in ("b1", "b2"):
+      value = getattr(self, name)
+      require(
+        0 <= value < 1, f"optim.{name}", value, "must be at least 0 and below 1"
+      )
+    require(
+      0 <= self.warmup_steps < self.decay_steps, "optim.warmup_steps",
+      self.warmup_steps,
+      f"must be below optim.decay_steps = {self.decay_steps}",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Mesh:
+  """Devices along each axis; their product is the number of devices used."""
+
+  data: int = field(1, "copies of the model; -1 takes what is left", True)
+  fsdp: int = field(1, "shards of parameters and optimizer state", True)
+  model: int = field(1, "tensor parallelism", True)
+
+  def __post_init__(self):
+    sizes = (self.data, self.fsdp, self.model)
+    require(
+      all(s > 0 or s == -1 for s in sizes) and sizes.count(-1) <= 1,
+      "mesh", sizes, "needs sizes > 0, at most one of them -1",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+  """The run: length, batch, and how often things happen."""
+
+  steps: int = field(1000, "optimizer steps in all", True)
+  batch_size: int = field(16, "rows per step, over all devices")
+  accumulation: int = field(1, "parts a step's batch is run in", True)
+  seed: int = field(0, "parameters and the order of the rows")
+  log_every: int = field(10, "steps between lines of metrics", True)
+  eval_every: int = field(250, "steps between evaluations; 0 is never", True)
+  eval_batches: int = field(8, "batches per evaluation", True)
+  save_every: int = field(250, "steps between checkpoints", True)
+  keep: int = field(3, "checkpoints kept", True)
+  peak_tflops: float = field(
+    0.0, "device peak for MFU, in TFLOP/s; 0 looks the device up", True
+  )
+  tensorboard: bool = field(False, "also write event files (extra: tb)", True)
+
+  def __post_init__(self):
+    require_positive(
+      "train", self, "steps", "batch_size", "accumulation", "log_every",
+      "eval_batches", "save_every", "keep",
+    )  # fmt: skip
+    require_not_negative("train", self, "eval_every", "peak_tflops")
+    require(
+      self.batch_size % self.accumulation == 0, "train.batch_size",
+      self.batch_size,
+      f"does not divide by train.accumulation = {self.accumulation}",
+    )  # fmt: skip
