@@ -45,7 +45,7 @@ bench() {
 check "numeric tests on the device" python3 -m pytest -m device tests/device
 bench memory "${rows[@]}" --n 1,2,4,8
 bench train "${rows[@]}" --model.remat full --loss.chunk-tokens 2048
-bench decode "${decode[@]}" --temperatures 0,1
+bench decode "${decode[@]}" --modes next,chain,tree --temperatures 0,1
 if ((${#failed[@]})); then
   printf 'FAILED: %s\n' "${failed[@]}" >&2
   exit 1

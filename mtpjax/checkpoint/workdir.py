@@ -6,6 +6,7 @@ runs/first/
   data.json        fingerprint of the rows trained on
   metrics.jsonl    one line per window of steps and per evaluation
   checkpoints/     see `store`
+  calibration.json what drafts are worth here, and calibration.png
 """
 
 import json
@@ -27,6 +28,7 @@ class WorkDir:
     self.data = self.path / "data.json"
     self.metrics = self.path / "metrics.jsonl"
     self.checkpoints = self.path / "checkpoints"
+    self.calibration = self.path / "calibration.json"
 
   def load_config(self) -> config_lib.Config:
     """Reads the configuration; UserError if this is no work directory."""

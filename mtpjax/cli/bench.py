@@ -1,6 +1,7 @@
 """`mtpjax bench`: memory of the loss, speed of training and of decoding."""
 
 import argparse
+import pathlib
 from typing import Any
 
 from mtpjax import config as config_lib
@@ -29,8 +30,12 @@ _BENCH_OVERRIDES = {
 }  # fmt: skip
 
 
+def _names(text: str) -> tuple[str, ...]:
+  return tuple(text.split(","))
+
+
 def _modes(text: str) -> tuple[str, ...]:
-  modes = tuple(text.split(","))
+  modes = _names(text)
   for mode in modes:
     if mode not in config_lib.DECODE_MODES:
       raise argparse.ArgumentTypeError(
@@ -59,8 +64,27 @@ def add(commands: Any) -> None:
       help="numbers of offsets; default 1,2,4,8",
     )  # fmt: skip
   decode = kinds.add_parser(
-    "decode", help="tokens per pass and per second, pass by pass"
+    "decode", help="what decoding modes bring, and where the time goes"
   )
+  _add_decode(decode)
+  for parser, least, repeats in (
+    (memory, 0, 0),
+    (train, 1, 10),
+    (decode, 1, 5),
+  ):
+    parser.add_argument(
+      "--repeats",
+      type=int_from(least),
+      default=repeats,
+      help=f"timed runs of each; default {repeats}",
+    )
+  for name, parser in kinds.choices.items():
+    parser.set_defaults(run=_run)
+    add_json(parser)
+    add_overrides(parser, _BENCH_OVERRIDES[name])
+
+
+def _add_decode(decode: argparse.ArgumentParser) -> None:
   decode.add_argument(
     "workdir", nargs="?", help="of mtpjax train; default a random model"
   )
@@ -78,15 +102,43 @@ def add(commands: Any) -> None:
   decode.add_argument(
     "--modes",
     type=_modes,
-    default=config_lib.DECODE_MODES,
+    default=(),
     metavar="STR,...",
-    help="compared with the first; default next,chain",
+    help=f"of {', '.join(config_lib.DECODE_MODES)}, compared with the first; "
+    "default all that the heads allow",
+  )
+  decode.add_argument(
+    "--tree",
+    default="",
+    metavar="STR",
+    help="of mode tree: medusa-63, a branching per depth or a file; default "
+    "4,2,1, as deep as the heads reach",
+  )
+  decode.add_argument(
+    "--verifier",
+    choices=config_lib.VERIFIERS,
+    default="coupled",
+    help="of drafts at a temperature; default coupled",
+  )
+  decode.add_argument(
+    "--classes",
+    type=_names,
+    default=(),
+    metavar="STR,...",
+    help="prompts of a run: code, prose, structured, held-out; default "
+    "held-out, or --prompts alone",
+  )
+  decode.add_argument(
+    "--prompts",
+    type=pathlib.Path,
+    metavar="FILE",
+    help='JSON Lines with "text" or "ids", and a "class" if you like',
   )
   decode.add_argument(
     "--prompt-length",
     type=int_from(1),
     default=64,
-    help="tokens; default 64",
+    help="tokens of a held-out or random prompt; default 64",
   )
   decode.add_argument(
     "--new-tokens",
@@ -94,21 +146,12 @@ def add(commands: Any) -> None:
     default=128,
     help="per prompt; default 128",
   )
-  for parser, least, repeats in (
-    (memory, 0, 0),
-    (train, 1, 10),
-    (decode, 1, 5),
-  ):
-    parser.add_argument(
-      "--repeats",
-      type=int_from(least),
-      default=repeats,
-      help=f"timed runs of each; default {repeats}",
-    )
-  for name, parser in kinds.choices.items():
-    parser.set_defaults(run=_run)
-    add_json(parser)
-    add_overrides(parser, _BENCH_OVERRIDES[name])
+  decode.add_argument(
+    "--figures",
+    type=pathlib.Path,
+    metavar="FOLDER",
+    help="also measure passes by nodes, and draw figures (extra: figures)",
+  )
 
 
 def _run(args: argparse.Namespace, console: Any) -> Any:
@@ -130,7 +173,9 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   from mtpjax.jobs.bench import decode
 
   config = override_config(decode.default_config(), args)
-  return decode.run(
-    config, console, args.workdir, args.batches, args.temperatures,
-    args.modes, args.prompt_length, args.new_tokens, args.repeats,
+  settings = decode.Settings(
+    args.batches, args.temperatures, args.modes, args.tree, args.verifier,
+    args.classes, args.prompts, args.prompt_length, args.new_tokens,
+    args.repeats,
   )  # fmt: skip
+  return decode.run(config, console, args.workdir, settings, args.figures)

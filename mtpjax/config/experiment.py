@@ -101,6 +101,8 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
     try:
       if isinstance(value, str):
         value = parse_value(value, kind)
+      if isinstance(value, list):
+        value = tuple(value)
       check_kind(value, kind)
     except ValueError as error:
       raise UserError(
@@ -124,7 +126,7 @@ def config_from_dict(values: dict[str, Any]) -> Config:
   return override(
     Config(),
     {
-      f"{section}.{name}": tuple(value) if isinstance(value, list) else value
+      f"{section}.{name}": value
       for section, entries in values.items()
       for name, value in entries.items()
     },

@@ -3,7 +3,8 @@
 In the order of the work: `sources` are read into a `document` each,
 `tokenizers` (or one trained by `bpe`) make ids of it, `corpus` holds all ids,
 `packing` makes rows of them, `rows` and `fingerprint` are what is on disk,
-and `loader` reads batches from there. `text_stream` goes the way back.
+and `loader` reads batches from there. `text_stream` goes the way back, and
+`stops` finds what ends a text.
 """
 
 from mtpjax.data.bpe import train_bpe

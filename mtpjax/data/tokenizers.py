@@ -1,8 +1,10 @@
 """Tokenizers: plain bytes, or any `tokenizer.json`, behind one interface."""
 
+import functools
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
@@ -65,6 +67,16 @@ class Tokenizer(Protocol):
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; special and unknown ones are skipped."""
 
+  def token_bytes(self) -> dict[int, bytes]:
+    """Returns what each ordinary id adds to a text; special ones are absent.
+
+    Joined they are the UTF-8 of `decode`, which may leave out a space that
+    begins the text.
+
+    Raises:
+      UserError: what a token adds depends on its neighbours.
+    """
+
   def save(self, folder: pathlib.Path) -> None:
     """Writes what `load_tokenizer` needs, beside its spec, to a folder."""
 
@@ -86,6 +98,10 @@ class ByteTokenizer:
     """Returns the text of ids below 256; invalid UTF-8 gives U+FFFD."""
     return bytes(i for i in ids if 0 <= i < 256).decode("utf-8", "replace")
 
+  def token_bytes(self) -> dict[int, bytes]:
+    """Returns the byte of each id below 256."""
+    return {byte: bytes([byte]) for byte in range(256)}
+
   def save(self, folder: pathlib.Path) -> None:
     """Writes nothing: the name says it all."""
 
@@ -102,6 +118,7 @@ class HfTokenizer:
   ):
     import tokenizers
 
+    self._path = path
     self._json = path.read_text(encoding="utf-8")
     self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
     # Some files carry the settings of a past training run, which would cut
@@ -128,13 +145,15 @@ class HfTokenizer:
           )
     self.bos_id = vocabulary[bos_tokens[0]] if bos_tokens else None
     self.eos_ids = tuple(vocabulary[token] for token in eos_tokens)
+    self._special_ids = {i for i, token in added.items() if token.special}
     definition = json.loads(self._json)
     self.fallback_ids: frozenset[int] = frozenset()
     if definition["model"].get("byte_fallback"):
       bytewise = [f"<0x{byte:02X}>" for byte in range(256)]
-      self.fallback_ids = frozenset(
-        vocabulary[name] for name in bytewise if name in vocabulary
-      ) | {i for i, token in added.items() if token.special}
+      self.fallback_ids = (
+        frozenset(vocabulary[name] for name in bytewise if name in vocabulary)
+        | self._special_ids
+      )
     self.fingerprint = _digest(definition, self.bos_id, self.eos_ids)
 
   def encode(self, text: str) -> list[int]:
@@ -146,6 +165,21 @@ class HfTokenizer:
     return self._tokenizer.decode(
       [int(i) for i in ids], skip_special_tokens=True
     )
+
+  def token_bytes(self) -> dict[int, bytes]:
+    """Returns what each ordinary id adds to a text, as the decoder has it.
+
+    Raises:
+      UserError: the decoder is none of byte-level BPE, byte fallback and
+        metaspace.
+    """
+    decoder = json.loads(self._json).get("decoder") or {"type": "none"}
+    steps = decoder.get("decoders", [decoder])
+    found = {}
+    for token, i in self._tokenizer.get_vocab(with_added_tokens=True).items():
+      if i not in self._special_ids:
+        found[i] = _bytes_of(token, steps, self._path)
+    return found
 
   def save(self, folder: pathlib.Path) -> None:
     """Writes `tokenizer.json` to the folder, exactly as it was read."""
@@ -195,6 +229,55 @@ def load_tokenizer(
       f"data.tokenizer: {spec!r} is not a tokenizer.json ({reason}); give "
       "one that the `tokenizers` library can load"
     ) from error
+
+
+def _bytes_of(
+  token: str, steps: Sequence[dict[str, Any]], path: pathlib.Path
+) -> bytes:
+  """Returns what a token adds, by the steps of a tokenizer.json's decoder."""
+  known: bytes | None = None  # once it is no longer a text
+  is_fused = False
+  for step in steps:
+    match step:
+      case {"type": "Fuse"}:
+        is_fused = True
+      # Of the fused text: the space that may begin it.
+      case {"type": "Strip", "content": " ", "start": _, "stop": 0} if is_fused:
+        pass
+      case {"type": "ByteLevel"} if known is None:
+        alphabet = _byte_level_alphabet()
+        is_spelled = all(character in alphabet for character in token)
+        # Added tokens are written as they are.
+        known = (
+          bytes(alphabet[character] for character in token)
+          if is_spelled
+          else token.encode()
+        )
+      case {"type": "ByteFallback"} if known is None:
+        if re.fullmatch("<0x[0-9A-Fa-f]{2}>", token):
+          known = bytes([int(token[3:5], 16)])
+      case {"type": "Metaspace", "replacement": str(mark)}:
+        token = token.replace(mark, " ")
+      case {
+        "type": "Replace", "pattern": {"String": old}, "content": new
+      } if not is_fused:  # fmt: skip
+        token = token.replace(old, new)
+      case _:
+        raise UserError(
+          f"data.tokenizer: {path} has the decoder step {step['type']!r}, "
+          "with which the bytes of a token depend on its neighbours; grammars "
+          "need byte-level BPE, byte fallback or metaspace"
+        )
+  return token.encode() if known is None else known
+
+
+@functools.cache
+def _byte_level_alphabet() -> dict[str, int]:
+  """The character that stands for each byte in GPT-2's vocabulary."""
+  printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+  others = [byte for byte in range(256) if byte not in printable]
+  shifted = {chr(256 + n): byte for n, byte in enumerate(others)}
+  return {chr(byte): byte for byte in printable} | shifted
 
 
 def _digest(definition: Any, bos_id: int | None, eos_ids: Sequence[int]) -> str:

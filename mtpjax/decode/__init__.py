@@ -1,15 +1,21 @@
 """Trees, drafts, verification and the decode loop."""
 
-from mtpjax.decode.loop import Request, Result, generate
-from mtpjax.decode.state import DecodeState, Spec, decode_params
+from mtpjax.decode.controls import Stages
+from mtpjax.decode.loop import generate
+from mtpjax.decode.requests import Request, Result
+from mtpjax.decode.spec import Spec
+from mtpjax.decode.state import DecodeState, decode_params
 from mtpjax.decode.tree import Tree
+from mtpjax.decode.tree_files import parse_tree
 
 __all__ = [
   "DecodeState",
   "Request",
   "Result",
   "Spec",
+  "Stages",
   "Tree",
   "decode_params",
   "generate",
+  "parse_tree",
 ]

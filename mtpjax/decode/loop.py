@@ -1,268 +1,150 @@
-"""Requests in, tokens out: prefill, then chunks of passes in one loop each."""
+"""Requests in, tokens out: a queue that keeps the rows of a batch filled."""
 
-import dataclasses
-import functools
-from collections.abc import Iterator, Sequence
+import collections
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mtpjax.decode import sampling, verify
-from mtpjax.decode.drafters import heads as drafter
-from mtpjax.decode.state import DecodeState, Spec
-from mtpjax.decode.step import prefill, step
-from mtpjax.errors import UserError
-from mtpjax.model import cache
+from mtpjax.decode import batch as batches
+from mtpjax.decode.governor import Governor
+from mtpjax.decode.requests import Request, Result
+from mtpjax.decode.spec import Spec
 
-_SMALLEST_BUCKET = 32
-_EOS_SLOTS = 8
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-  """One prompt to go on from.
-
-  Attributes:
-    ids: token ids of the prompt, at least one.
-    max_new_tokens: tokens to generate at most, at least 1.
-    temperature: 0 is greedy.
-    seed: seed of the request's noise.
-    index: tells requests of one seed apart.
-  """
-
-  ids: tuple[int, ...]
-  max_new_tokens: int
-  temperature: float = 0.0
-  seed: int = 0
-  index: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-  """What a request has brought so far.
-
-  Attributes:
-    ids: generated ids; the EOS that ended it is the last one.
-    logprobs: their log-probabilities under the model at temperature 1.
-    finish_reason: "eos", "length", or "running".
-    passes: trunk passes that committed them, prefill included.
-  """
-
-  ids: tuple[int, ...]
-  logprobs: tuple[float, ...]
-  finish_reason: str
-  passes: int
-
-
-def bucket(n: int) -> int:
-  """Returns the power of two, at least 32, that n is padded to."""
-  return max(_SMALLEST_BUCKET, 1 << (n - 1).bit_length())
-
-
-def empty_state(spec: Spec, batch: int, capacity: int, new: int) -> DecodeState:
-  """Returns a state without requests.
-
-  Args:
-    spec: model and tree.
-    batch: requests B.
-    capacity: prompt and generated tokens a cache must hold; room for the
-      longest path of the tree is added.
-    new: generated tokens to hold; the same room is added.
-  """
-  model, tree = spec.model, spec.tree
-  room = tree.max_depth + 1
-  rows = capacity + room
-  zeros_B = jnp.zeros(batch, jnp.int32)
-  return DecodeState(
-    root_B=zeros_B,
-    candidates_BMC=jnp.zeros((batch, tree.max_depth, tree.width), jnp.int32),
-    cache=tuple(
-      cache.empty(model.config, batch, rows) for _ in range(model.trunk_layers)
-    ),
-    head_caches=drafter.empty_caches(model, tree.max_depth, batch, rows),
-    length_B=zeros_B,
-    tokens_BT=jnp.zeros((batch, new + room), jnp.int32),
-    logprobs_BT=jnp.zeros((batch, new + room), jnp.float32),
-    n_tokens_B=zeros_B,
-    budget_B=zeros_B,
-    finish_B=zeros_B,
-    passes_B=zeros_B,
-    keys_B=jax.vmap(sampling.request_key, (None, 0))(0, zeros_B),
-    temperature_B=jnp.zeros(batch, jnp.float32),
-    eos_ids_E=jnp.full(_EOS_SLOTS, -1, jnp.int32),
-  )
-
-
-@functools.partial(jax.jit, static_argnames=("spec", "capacity", "new"))
-def start(
-  spec: Spec, params: Any, requests: dict[str, jax.Array],
-  capacity: int, new: int,
-) -> DecodeState:  # fmt: skip
-  """Makes the state and runs the prompts; see `prefill`.
-
-  Args:
-    spec: model and tree.
-    params: from `decode_params`.
-    requests: `prompt_BT`, `prompt_length_B`, `budget_B`, `temperature_B`,
-      `seed_B`, `index_B` and `eos_ids_E`.
-    capacity: see `empty_state`.
-    new: see `empty_state`.
-
-  Returns:
-    The state after the first token of each request.
-  """
-  prompt_BT = requests["prompt_BT"]
-  state = empty_state(spec, prompt_BT.shape[0], capacity, new)
-  budget_B = requests["budget_B"]
-  state = state.replace(
-    budget_B=budget_B,
-    # A row without a budget only fills the batch up.
-    finish_B=jnp.where(budget_B > 0, verify.RUNNING, verify.LENGTH),
-    temperature_B=requests["temperature_B"],
-    keys_B=jax.vmap(sampling.request_key)(
-      requests["seed_B"], requests["index_B"]
-    ),
-    eos_ids_E=requests["eos_ids_E"],
-  )
-  return prefill(spec, params, prompt_BT, requests["prompt_length_B"], state)
-
-
-@functools.partial(
-  jax.jit, static_argnames=("spec",), donate_argnames=("state",)
-)
-def run_chunk(
-  spec: Spec, params: Any, state: DecodeState, passes: jax.Array
-) -> DecodeState:
-  """Runs up to `passes` passes, fewer if every request finishes."""
-
-  def goes_on(carry):
-    state, left = carry
-    return (left > 0) & jnp.any(state.finish_B == verify.RUNNING)
-
-  def one_pass(carry):
-    state, left = carry
-    return step(spec, params, state), left - 1
-
-  state, _ = jax.lax.while_loop(goes_on, one_pass, (state, passes))
-  return state
-
-
-def pack_requests(
-  spec: Spec, requests: Sequence[Request], eos_ids: Sequence[int], batch: int
-) -> dict[str, jax.Array]:
-  """Lays requests out as padded arrays.
-
-  Args:
-    spec: model and tree.
-    requests: at most `batch`; missing rows are filled up with idle ones.
-    eos_ids: ids that end a text.
-    batch: B.
-
-  Returns:
-    The arrays `start` takes.
-
-  Raises:
-    UserError: a request that cannot be run; too many requests or EOS ids.
-  """
-  if not 0 < len(requests) <= batch:
-    raise UserError(f"requests: {len(requests)} do not fit a batch of {batch}")
-  if len(eos_ids) > _EOS_SLOTS:
-    raise UserError(
-      f"EOS ids: {len(eos_ids)} are more than the {_EOS_SLOTS} supported"
-    )
-  for request in requests:
-    _check(spec, request)
-  width = bucket(max(len(request.ids) for request in requests))
-  prompt_BT = np.zeros((batch, width), np.int32)
-  lengths, budgets = np.ones(batch, np.int32), np.zeros(batch, np.int32)
-  temperatures = np.zeros(batch, np.float32)
-  seeds, indices = np.zeros(batch, np.int32), np.zeros(batch, np.int32)
-  for b, request in enumerate(requests):
-    prompt_BT[b, : len(request.ids)] = request.ids
-    lengths[b] = len(request.ids)
-    budgets[b] = request.max_new_tokens
-    temperatures[b] = request.temperature
-    seeds[b], indices[b] = request.seed, request.index
-  eos_ids_E = np.full(_EOS_SLOTS, -1, np.int32)
-  eos_ids_E[: len(eos_ids)] = eos_ids
-  arrays = dict(
-    prompt_BT=prompt_BT, prompt_length_B=lengths, budget_B=budgets,
-    temperature_B=temperatures, seed_B=seeds, index_B=indices,
-    eos_ids_E=eos_ids_E,
-  )  # fmt: skip
-  return jax.tree.map(jnp.asarray, arrays)
-
-
-def _check(spec: Spec, request: Request) -> None:
-  """Raises UserError for a request that cannot be run."""
-  size = spec.model.config.vocab_size
-  outside = [i for i in request.ids if not 0 <= i < size]
-  problem = ""
-  if not request.ids:
-    problem = "has no tokens; give at least one, such as the BOS id"
-  elif outside:
-    problem = f"id {outside[0]} is outside the vocabulary of {size}"
-  elif request.max_new_tokens < 1:
-    problem = f"max_new_tokens {request.max_new_tokens} must be at least 1"
-  elif not 0 <= request.temperature < float("inf"):
-    problem = f"temperature {request.temperature} must be 0 or more"
-  elif request.temperature and not spec.is_sampled:
-    problem = "has a temperature, but the program is a greedy one"
-  elif not 0 <= request.seed < 1 << 31:
-    problem = f"seed {request.seed} must be from 0 to 2147483647"
-  if problem:
-    raise UserError(f"prompt {request.index}: {problem}")
-
-
-def read_results(state: DecodeState, n: int) -> list[Result]:
-  """Fetches what the first n requests have brought."""
-  tokens, logprobs, n_tokens, finish, passes = jax.device_get(
-    (
-      state.tokens_BT, state.logprobs_BT, state.n_tokens_B, state.finish_B,
-      state.passes_B,
-    )
-  )  # fmt: skip
-  return [
-    Result(
-      tuple(tokens[b, : n_tokens[b]].tolist()),
-      tuple(logprobs[b, : n_tokens[b]].tolist()),
-      verify.FINISH_REASONS[finish[b]],
-      int(passes[b]),
-    )
-    for b in range(n)
-  ]
+FindStop = Callable[[int, Sequence[int]], int | None]
 
 
 def generate(
-  spec: Spec,
+  specs: Sequence[Spec],
   params: Any,
   requests: Sequence[Request],
-  eos_ids: Sequence[int],
-  batch: int,
-  chunk_passes: int,
-) -> Iterator[list[Result]]:
-  """Runs one batch of requests, reporting after every chunk of passes.
+  eos_ids: Sequence[int] = (),
+  batch: int = 1,
+  chunk_passes: int = 16,
+  find_stop: FindStop | None = None,
+  governor: Governor | None = None,
+) -> Iterator[dict[int, Result]]:
+  """Runs requests, reporting after every chunk of passes.
+
+  Rows that finish are refilled from the requests that wait. The output does
+  not depend on batch, chunk, order, or program (but for the lossy verifier).
 
   Args:
-    spec: model and tree.
+    specs: the program; or several of the same stages, room and kept heads,
+      between which `governor` chooses.
     params: from `decode_params`.
-    requests: at most `batch` of them.
+    requests: any number of them.
     eos_ids: ids that end a text; empty never ends one.
     batch: rows the programs are compiled for.
     chunk_passes: passes between reports.
+    find_stop: gets the number of a request and its ids so far; returns how
+      many of them belong to the text if a stop string ends it, else None.
+    governor: decides which program runs the next chunk.
 
   Yields:
-    A `Result` per request, longer each time; the last time all have finished.
+    What the requests in the batch have brought, by their number. The first
+    result of a request that is not "running" is its last.
+
+  Raises:
+    UserError: a request that cannot be run.
   """
-  arrays = pack_requests(spec, requests, eos_ids, batch)
-  new = bucket(max(request.max_new_tokens for request in requests))
-  capacity = arrays["prompt_BT"].shape[1] + new
-  state = start(spec, params, arrays, capacity, new)
+  run = _Run(specs, params, requests, eos_ids, batch, find_stop)
   while True:
-    results = read_results(state, len(requests))
-    yield results
-    if all(r.finish_reason != "running" for r in results):
+    while run.admit():
+      yield run.read()
+    running = run.running()
+    if not running:
       return
-    state = run_chunk(spec, params, state, jnp.int32(chunk_passes))
+    level = 0
+    if governor is not None:
+      level = governor.choose([requests[n].kind for n in running])
+    before = dict(running)
+    run.advance(level, chunk_passes)
+    results = run.read()
+    yield results
+    if governor is not None:
+      for number, earlier in before.items():
+        governor.observe(
+          requests[number].kind,
+          level,
+          len(results[number].ids) - len(earlier.ids),
+          results[number].passes - earlier.passes,
+        )
+      governor.tick()
+
+
+class _Run:
+  """The state of a batch, and which request is in which of its rows."""
+
+  def __init__(self, specs, params, requests, eos_ids, batch, find_stop):
+    self._specs = specs
+    self._params = params
+    self._requests = requests
+    self._find_stop = find_stop
+    self._packer = batches.Packer.of(specs[0], requests, eos_ids)
+    self._waiting = collections.deque(range(len(requests)))
+    self._rows: list[int | None] = [None] * batch
+    self._running: dict[int, Result] = {}
+    self._state = batches.empty_state(
+      specs[0],
+      self._packer.pack(requests[:1])["controls"],
+      batch,
+      self._packer.capacity,
+    )
+    if len(specs) > 1:
+      # Compiles all programs now, so that no switch has to wait.
+      for level in range(len(specs)):
+        self.advance(level, passes=0)
+
+  def running(self) -> dict[int, Result]:
+    """Returns the latest results of the requests that are not over."""
+    return self._running
+
+  def admit(self) -> bool:
+    """Puts waiting requests into free rows; False if either is missing."""
+    free = [b for b, number in enumerate(self._rows) if number is None]
+    free = free[: len(self._waiting)]
+    if not free:
+      return False
+    numbers = [self._waiting.popleft() for _ in free]
+    packed = self._packer.pack([self._requests[n] for n in numbers])
+    padding = packed["prompt_RT"].shape[0] - len(free)
+    for b, number in zip(free, numbers, strict=True):
+      self._rows[b] = number
+    self._state = batches.admit(
+      self._specs[0], self._params, self._packer.tables, self._state, packed,
+      jnp.asarray(free + free[-1:] * padding, jnp.int32),
+    )  # fmt: skip
+    return True
+
+  def advance(self, level: int, passes: int) -> None:
+    """Runs a chunk of passes of one of the programs."""
+    self._state = batches.run_chunk(
+      self._specs[level], self._params, self._packer.tables, self._state,
+      jnp.int32(passes),
+    )  # fmt: skip
+
+  def read(self) -> dict[int, Result]:
+    """Fetches what all rows have brought and frees those that are over."""
+    traces = batches.read_traces(self._state)
+    results: dict[int, Result] = {}
+    is_stopped_B = np.zeros(len(self._rows), bool)
+    for b, number in enumerate(self._rows):
+      if number is None:
+        continue
+      result = traces[b].result()
+      if self._find_stop is not None:
+        n = self._find_stop(number, result.ids)
+        if n is not None:
+          result = traces[b].result(n)
+          is_stopped_B[b] = True
+      results[number] = result
+      if result.finish_reason == "running":
+        self._running[number] = result
+      else:
+        self._running.pop(number, None)
+        self._rows[b] = None
+    if is_stopped_B.any():
+      self._state = batches.finish(self._state, jnp.asarray(is_stopped_B))
+    return results

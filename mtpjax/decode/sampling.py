@@ -1,57 +1,222 @@
-"""From logits to tokens: one function for targets and drafts alike.
+"""From logits to tokens: one function and one order for all who choose.
 
-At temperature > 0 a token is arg max(logits / temperature + Gumbel noise), and
-the noise belongs to the request and the absolute position of the token.
-Target and draft see the same noise, so a draft is right exactly if plain
-sampling would have drawn it: the output does not depend on the drafts.
+Plain sampling, drafts, the targets that verify them and the token behind the
+last accepted one all go through `final_logits`. At temperature > 0 a token
+then is arg max(final logits + Gumbel noise of its position): target and draft
+see the same noise, so a draft is right exactly if plain sampling would have
+drawn it, and the output does not depend on the drafts.
+
+Axes: B requests, Q nodes (or depths of drafts), V vocabulary, W sequences, L
+tokens of a sequence.
 """
 
 import jax
 import jax.numpy as jnp
+from flax import struct
+
+from mtpjax.decode import automaton as automata
+from mtpjax.decode.automaton import Automaton
+from mtpjax.decode.controls import Controls, Sequences, Stages
+from mtpjax.decode.history import History
 
 
-def request_key(seed: int | jax.Array, index: int | jax.Array) -> jax.Array:
-  """Returns the key of request `index` of a run with this seed."""
-  return jax.random.fold_in(jax.random.key(seed), index)
+class Tables(struct.PyTreeNode):
+  """What all requests of a run share.
 
-
-def position_noise(
-  keys_B: jax.Array, positions_BT: jax.Array, vocab_size: int
-) -> jax.Array:
-  """Draws the Gumbel noise of tokens.
-
-  Args:
-    keys_B: one key per request.
-    positions_BT: absolute positions of the tokens.
-    vocab_size: V.
-
-  Returns:
-    float32 [B, T, V]; a pure function of key and position.
+  Attributes:
+    eos_ids_E: ids that end a text; -1 matches nothing.
+    automaton: of all grammars; None without.
   """
 
-  def draw(key, position):
-    return jax.random.gumbel(jax.random.fold_in(key, position), (vocab_size,))
-
-  return jax.vmap(jax.vmap(draw, (None, 0)))(keys_B, positions_BT)
+  eos_ids_E: jax.Array
+  automaton: Automaton | None
 
 
-def scores(
-  logits_BTV: jax.Array,
-  temperature_B: jax.Array,
-  noise_BTV: jax.Array | None,
+def final_logits(
+  stages: Stages,
+  tables: Tables,
+  controls: Controls,
+  seen_BV: jax.Array | None,
+  history: History,
+  logits_BQV: jax.Array,
+) -> jax.Array:
+  """Turns the model's logits into those that a token is drawn from.
+
+  In this order: repetition, frequency and presence penalties; logit bias; bad
+  words; least number of tokens; grammar; temperature; top-k; top-p; min-p.
+  Each sees what the stage before it left.
+
+  Args:
+    stages: which of them there are; the others cost nothing.
+    tables: EOS ids and grammars.
+    controls: per request.
+    seen_BV: tokens the prompt has; with penalties only.
+    history: what stands before each node, the node itself included.
+    logits_BQV: at least float32.
+
+  Returns:
+    [B, Q, V]; what can't be drawn is -inf. A row of temperature 0 is not
+    divided; its arg max is what greedy decoding takes.
+  """
+  c = controls
+  if stages.penalises:
+    logits_BQV = _penalise(c, seen_BV, history.counts_BQV, logits_BQV)
+  if c.bias_BV is not None:
+    logits_BQV = logits_BQV + c.bias_BV[:, None]
+  if stages.bans:
+    logits_BQV = _ban(tables, c, history, logits_BQV)
+  if tables.automaton is not None and history.grammar_BQ is not None:
+    allowed_BQV = automata.allowed(
+      tables.automaton, history.grammar_BQ, logits_BQV.shape[-1]
+    )
+    logits_BQV = jnp.where(allowed_BQV, logits_BQV, -jnp.inf)
+  if stages.is_sampled:
+    temperature_B11 = c.temperature_B[:, None, None]
+    logits_BQV = logits_BQV / jnp.where(temperature_B11 > 0, temperature_B11, 1)
+  if stages.truncates:
+    logits_BQV = _truncate(c, logits_BQV)
+  return logits_BQV
+
+
+def choose(
+  controls: Controls, logits_BQV: jax.Array, noise_BQV: jax.Array | None
 ) -> jax.Array:
   """Returns what the choice of a token is the arg max of.
 
   Args:
-    logits_BTV: at least float32.
-    temperature_B: 0 is greedy.
-    noise_BTV: from `position_noise`; None if every row is greedy.
+    controls: per request.
+    logits_BQV: from `final_logits`.
+    noise_BQV: from `noise.position_noise`; None if every row is greedy.
 
   Returns:
-    [B, T, V].
+    [B, Q, V].
   """
-  if noise_BTV is None:
-    return logits_BTV
-  temperature_B11 = temperature_B[:, None, None]
-  sampled = logits_BTV / jnp.where(temperature_B11 > 0, temperature_B11, 1)
-  return jnp.where(temperature_B11 > 0, sampled + noise_BTV, logits_BTV)
+  if noise_BQV is None:
+    return logits_BQV
+  is_sampled_B11 = controls.temperature_B[:, None, None] > 0
+  return jnp.where(is_sampled_B11, logits_BQV + noise_BQV, logits_BQV)
+
+
+def _penalise(c, seen_BV, counts_BQV, logits_BQV):
+  # Repetition after Keskar et al. (2019), section 4.1; the other two are those
+  # that hosted models have made usual.
+  repetition_B11 = c.repetition_B[:, None, None]
+  is_there_BQV = seen_BV[:, None] | (counts_BQV > 0)
+  penalised_BQV = jnp.where(
+    logits_BQV > 0, logits_BQV / repetition_B11, logits_BQV * repetition_B11
+  )
+  logits_BQV = jnp.where(is_there_BQV, penalised_BQV, logits_BQV)
+  logits_BQV -= c.frequency_B[:, None, None] * counts_BQV
+  return logits_BQV - c.presence_B[:, None, None] * (counts_BQV > 0)
+
+
+def would_end(sequences: Sequences, recent_BQL: jax.Array) -> jax.Array:
+  """Returns [B, Q, W]: would its last token complete this sequence?"""
+  n = sequences.tokens_BWL.shape[-1]
+  # All but the last token of a sequence, against the last tokens of the text.
+  begins_BWL = sequences.tokens_BWL[..., :-1]
+  is_used_BWL = jnp.arange(1, n) > n - sequences.lengths_BW[..., None]
+  recent_BQL = recent_BQL[..., recent_BQL.shape[-1] - (n - 1) :]
+  is_equal_BQWL = recent_BQL[:, :, None] == begins_BWL[:, None]
+  there_BQW = jnp.all(is_equal_BQWL | ~is_used_BWL[:, None], axis=-1)
+  return there_BQW & (sequences.lengths_BW[:, None] > 0)
+
+
+def has_ended(sequences: Sequences, recent_BQL: jax.Array) -> jax.Array:
+  """Returns [B, Q]: do these last tokens of a text end with a sequence?"""
+  last_BW = sequences.tokens_BWL[..., -1]
+  is_last_BQW = recent_BQL[..., -1, None] == last_BW[:, None]
+  before_BQL = recent_BQL[..., :-1]
+  return jnp.any(is_last_BQW & would_end(sequences, before_BQL), axis=-1)
+
+
+def _ban(tables, c, history, logits_BQV):
+  """Bad words, and whatever would end a text that is still too short."""
+  b, q, _ = logits_BQV.shape
+  is_short_BQ = history.n_generated_BQ < c.min_new_B[:, None]
+
+  def ban(logits_BQV, tokens_BQW, is_banned_BQW):
+    # A token that may stay is lowered by nothing.
+    return logits_BQV.at[
+      jnp.arange(b)[:, None, None], jnp.arange(q)[:, None], tokens_BQW
+    ].add(jnp.where(is_banned_BQW, -jnp.inf, 0))
+
+  def last_tokens(sequences):
+    last_BW = sequences.tokens_BWL[..., -1]
+    return jnp.broadcast_to(last_BW[:, None], (b, q, last_BW.shape[-1]))
+
+  logits_BQV = ban(
+    logits_BQV,
+    last_tokens(c.bad_words),
+    would_end(c.bad_words, history.recent_BQL),
+  )
+  if c.stop_sequences is not None:
+    logits_BQV = ban(
+      logits_BQV,
+      last_tokens(c.stop_sequences),
+      would_end(c.stop_sequences, history.recent_BQL) & is_short_BQ[..., None],
+    )
+  is_eos_E = tables.eos_ids_E >= 0
+  eos_BQE = jnp.broadcast_to(
+    jnp.maximum(tables.eos_ids_E, 0), (b, q, tables.eos_ids_E.shape[0])
+  )
+  return ban(logits_BQV, eos_BQE, is_short_BQ[..., None] & is_eos_E)
+
+
+def _truncate(c, logits_BQV):
+  """Top-k, then top-p (Holtzman et al. 2020), then min-p (Nguyen et al. 2024).
+
+  Tokens that tie with the last one kept are kept too.
+  """
+  k_B1 = c.top_k_B[:, None]
+  is_kept_BQV = (k_B1 == 0)[..., None] | _largest(
+    logits_BQV, jnp.ones_like(logits_BQV), k_B1.astype(logits_BQV.dtype)
+  )
+  logits_BQV = jnp.where(is_kept_BQV, logits_BQV, -jnp.inf)
+  p_B1 = c.top_p_B[:, None]
+  is_kept_BQV = (p_B1 >= 1)[..., None] | _largest(
+    logits_BQV, jax.nn.softmax(logits_BQV, axis=-1), p_B1
+  )
+  logits_BQV = jnp.where(is_kept_BQV, logits_BQV, -jnp.inf)
+  min_p_B11 = c.min_p_B[:, None, None]
+  least_BQ1 = jnp.max(logits_BQV, axis=-1, keepdims=True) + jnp.log(min_p_B11)
+  return jnp.where(logits_BQV >= least_BQ1, logits_BQV, -jnp.inf)
+
+
+def _largest(
+  values_BQV: jax.Array, weights_BQV: jax.Array, target_BQ: jax.Array
+) -> jax.Array:
+  """Marks the largest values, as few as hold `target` of the weights.
+
+  Finds the smallest value that belongs to them bit by bit: sorting a whole
+  vocabulary at every node costs several times as much, on CPUs above all.
+
+  Args:
+    values_BQV: floats, -inf included.
+    weights_BQV: not negative.
+    target_BQ: all are marked where the weights do not reach it.
+
+  Returns:
+    bool [B, Q, V].
+  """
+  width = values_BQV.dtype.itemsize * 8
+  unsigned = jnp.dtype(f"uint{width}")
+  # One zero: XLA would drop an addition of 0, and -0.0 is below 0.0 in bits.
+  values_BQV = jnp.where(values_BQV == 0, 0, values_BQV)
+  bits = jax.lax.bitcast_convert_type(values_BQV, unsigned)
+  top = unsigned.type(1 << (width - 1))
+  # Unsigned integers in the order of the floats.
+  order_BQV = jnp.where(bits & top, ~bits, bits | top)
+
+  def narrow(i, least_BQ):
+    bit = top >> i.astype(unsigned)
+    tried_BQ = least_BQ | bit
+    held_BQ = jnp.sum(
+      jnp.where(order_BQV >= tried_BQ[..., None], weights_BQV, 0), axis=-1
+    )
+    return jnp.where(held_BQ >= target_BQ, tried_BQ, least_BQ)
+
+  least_BQ = jax.lax.fori_loop(
+    0, width, narrow, jnp.zeros(values_BQV.shape[:-1], unsigned)
+  )
+  return order_BQV >= least_BQ[..., None]

@@ -1,86 +1,76 @@
 """Everything a decode step reads and replaces: fixed-shape buffers.
 
-Axes: B requests, T generated tokens, S cache rows, M drafted offsets (depths of
-the tree), C candidates per offset, J nodes of a path, E EOS ids.
+Axes: B requests, S positions of a text (prompt and generated), D width, V
+vocabulary, J tokens of a block.
 """
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
+from mtpjax.decode.controls import Controls
 from mtpjax.decode.drafters.heads import HeadCaches
-from mtpjax.decode.tree import Tree
-from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 from mtpjax.model import KeyValues, unstack_layers
 
 
-@dataclasses.dataclass(frozen=True)
-class Spec:
-  """What a compiled decode program depends on, besides array shapes.
-
-  Attributes:
-    model: the model.
-    tree: the drafts of every pass.
-    is_sampled: some request has a temperature above 0.
-  """
-
-  model: MultiTokenModel
-  tree: Tree
-  is_sampled: bool
-
-  def __post_init__(self):
-    longest = self.model.heads.chain_length
-    if self.tree.max_depth > longest:
-      raise UserError(
-        f"tree: {self.tree.max_depth} drafts deep, but the heads of offsets "
-        f"{self.model.heads.offsets} reach only {longest}; use a shorter one, "
-        "or --mode next"
-      )
-    if self.tree.width > self.model.config.vocab_size:
-      raise UserError(
-        f"tree: rank {self.tree.width - 1} is beyond the vocabulary of "
-        f"{self.model.config.vocab_size}"
-      )
-
-
 class DecodeState(struct.PyTreeNode):
-  """Where a batch of requests is.
+  """Where a batch of requests is; every array has a row per request.
 
   Attributes:
-    root_B: the last committed token; its keys and values are not cached yet.
-    candidates_BMC: proposed tokens of each depth, likeliest first.
+    tokens_BS: prompt and generated tokens at their positions; what lies beyond
+      the root means nothing.
+    logprobs_BS: log-probabilities of generated tokens under the model
+      (temperature 1, before penalties and masks).
+    passes_BS: passes of the request when a token was committed.
+    proposed_BS: drafts verified when a token was committed.
+    origins_BS: node that proposed a token; 0 for the one each pass adds.
+    prompt_length_B: tokens of the prompt.
+    length_B: rows in the cache, which is also the position of the root: the
+      last committed token, whose keys and values are not cached yet.
+    finish_B: RUNNING or why the text ended.
+    n_passes_B: trunk passes that committed something, prefill included.
+    n_proposed_B: drafts verified.
+    tap_BD: tapped state of the last accepted row, which drafting heads read.
     cache: keys and values of the trunk, one [B, K, S, H] pair per layer.
     head_caches: those of the drafting heads.
-    length_B: rows in the cache, which is also the position of the root.
-    tokens_BT: generated tokens; what lies beyond n_tokens_B means nothing.
-    logprobs_BT: their log-probabilities under the model (temperature 1).
-    n_tokens_B: committed tokens.
-    budget_B: tokens that may still be committed.
-    finish_B: RUNNING, EOS or LENGTH.
-    passes_B: trunk passes that committed something, prefill included.
-    keys_B: PRNG key of each request.
-    temperature_B: 0 is greedy.
-    eos_ids_E: ids that end a text; -1 matches nothing.
+    controls: what each request asks for.
+    counts_BV: how often the text has each token; None without penalties.
+    seen_BV: tokens the prompt has; None without penalties.
+    grammar_B: state of each grammar behind the root.
   """
 
-  root_B: jax.Array
-  candidates_BMC: jax.Array
+  tokens_BS: jax.Array
+  logprobs_BS: jax.Array
+  passes_BS: jax.Array
+  proposed_BS: jax.Array
+  origins_BS: jax.Array
+  prompt_length_B: jax.Array
+  length_B: jax.Array
+  finish_B: jax.Array
+  n_passes_B: jax.Array
+  n_proposed_B: jax.Array
+  tap_BD: jax.Array
   cache: tuple[KeyValues, ...]
   head_caches: HeadCaches
-  length_B: jax.Array
-  tokens_BT: jax.Array
-  logprobs_BT: jax.Array
-  n_tokens_B: jax.Array
-  budget_B: jax.Array
-  finish_B: jax.Array
-  passes_B: jax.Array
-  keys_B: jax.Array
-  temperature_B: jax.Array
-  eos_ids_E: jax.Array
+  controls: Controls
+  counts_BV: jax.Array | None
+  seen_BV: jax.Array | None
+  grammar_B: jax.Array
+
+  @property
+  def n_tokens_B(self) -> jax.Array:
+    """Generated tokens."""
+    return self.length_B + 1 - self.prompt_length_B
+
+  @property
+  def root_B(self) -> jax.Array:
+    """The last committed token."""
+    return jnp.take_along_axis(self.tokens_BS, self.length_B[:, None], axis=1)[
+      :, 0
+    ]
 
 
 def decode_params(model: MultiTokenModel, params: Any) -> Any:
@@ -106,12 +96,17 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
 
 
 def write_block(
-  buffer_BT: jax.Array, block_BJ: jax.Array, start_B: jax.Array
+  buffer_BS: jax.Array, block_BJ: jax.Array, start_B: jax.Array
 ) -> jax.Array:
-  """Writes a block into each row at its own place; T has room for J more."""
-  return jax.vmap(
-    lambda row, block, start: jax.lax.dynamic_update_slice(row, block, (start,))
-  )(buffer_BT, block_BJ.astype(buffer_BT.dtype), start_B)
+  """Writes a block into each row at its own place; S has room for J more."""
+  block_BJ = block_BJ.astype(buffer_BS.dtype)
+  # One slice per row: as a batched update this is a scatter, which XLA runs
+  # element by element on a CPU.
+  for b in range(buffer_BS.shape[0]):
+    buffer_BS = jax.lax.dynamic_update_slice(
+      buffer_BS, block_BJ[b : b + 1], (b, start_B[b])
+    )
+  return buffer_BS
 
 
 def token_logprobs(logits_BJV: jax.Array, tokens_BJ: jax.Array) -> jax.Array:

@@ -22,6 +22,8 @@ import numpy as np
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 
+MAX_NODES = 4096  # of a branching; more is a slip of the pen, not a plan
+
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
@@ -94,6 +96,35 @@ class Tree:
     return cls(tuple(parents), tuple(ranks))
 
   @classmethod
+  def from_branching(cls, branching: Iterable[int]) -> "Tree":
+    """Builds the full tree of a branching per depth.
+
+    Args:
+      branching: children of every node of depth 0, 1, ...; (4, 2, 1) has 4,
+        8 and 8 nodes below the root.
+
+    Returns:
+      The tree; siblings have the ranks 0, 1, ...
+
+    Raises:
+      UserError: a branching below 1, or more than `MAX_NODES` nodes.
+    """
+    paths: list[tuple[int, ...]] = []
+    above: list[tuple[int, ...]] = [()]
+    for children in branching:
+      if children < 1:
+        raise UserError(f"tree: branching {children} must be 1 or more")
+      nodes = 1 + len(paths) + len(above) * children
+      if nodes > MAX_NODES:
+        raise UserError(
+          f"tree: branching {children} at depth {len(above[0]) + 1} makes "
+          f"{nodes} nodes; use at most {MAX_NODES}"
+        )
+      above = [(*path, rank) for path in above for rank in range(children)]
+      paths += above
+    return cls.from_rank_paths(paths)
+
+  @classmethod
   def for_mode(cls, mode: str, heads: config_lib.Heads) -> "Tree":
     """Returns the tree of a decoding mode.
 
@@ -129,6 +160,25 @@ class Tree:
     return np.array(depth, np.int32)
 
   @property
+  def rank_paths(self) -> tuple[tuple[int, ...], ...]:
+    """The ranks along the path to each node but the root."""
+    paths: list[tuple[int, ...]] = [()]
+    for parent, rank in zip(self.parents[1:], self.ranks[1:], strict=True):
+      paths.append((*paths[parent], rank))
+    return tuple(paths[1:])
+
+  def cut(self, depth: int) -> "Tree":
+    """Returns the part that is at most `depth` drafts deep."""
+    if depth < 0:
+      raise UserError(f"tree: depth {depth} to cut at must be 0 or more")
+    kept = [node for node in range(self.size) if self.depth_Q[node] <= depth]
+    new = {node: index for index, node in enumerate(kept)}
+    return Tree(
+      tuple(new[self.parents[node]] for node in kept),
+      tuple(self.ranks[node] for node in kept),
+    )
+
+  @property
   def size(self) -> int:
     """Nodes Q, root included."""
     return len(self.parents)
@@ -150,6 +200,33 @@ class Tree:
     for node, parent in enumerate(self.parents):
       ancestors[node] |= ancestors[parent]
     return ancestors
+
+  @functools.cached_property
+  def has_child_QC(self) -> np.ndarray:
+    """Which of `children_QC` are children and not padding, bool."""
+    n_children = np.bincount(self.parents, minlength=self.size)
+    n_children[0] -= 1  # the root is its own parent
+    return np.arange(n_children.max()) < n_children[:, None]
+
+  @functools.cached_property
+  def children_QC(self) -> np.ndarray:
+    """Children of each node in rank order, padded with 0, int32.
+
+    C is the widest branching.
+    """
+    children = np.zeros(self.has_child_QC.shape, np.int32)
+    by_rank = sorted(range(1, self.size), key=lambda node: self.ranks[node])
+    filled = [0] * self.size
+    for node in by_rank:
+      parent = self.parents[node]
+      children[parent, filled[parent]] = node
+      filled[parent] += 1
+    return children
+
+  @property
+  def is_chain(self) -> bool:
+    """Whether each draft is the likeliest one behind the draft before."""
+    return self == Tree.chain(self.size - 1)
 
   @functools.cached_property
   def paths_QJ(self) -> np.ndarray:

@@ -1,13 +1,31 @@
-"""Quality per offset, and speed of decoding."""
+"""Quality per offset, and what decoding costs and brings."""
 
+from mtpjax.evals.acceptance import Acceptance, count_acceptance
+from mtpjax.evals.bench_modes import default_modes, mode_spec, mode_specs
 from mtpjax.evals.decode_speed import ModeSpeed
 from mtpjax.evals.decode_speed import measure as measure_decoding
-from mtpjax.evals.prompts import held_out_requests
+from mtpjax.evals.pass_costs import (
+  cost_trees,
+  measure_draft_secs,
+  measure_pass_costs,
+)
+from mtpjax.evals.prompt_classes import PROMPT_CLASSES
+from mtpjax.evals.prompts import class_requests, held_out_requests
 from mtpjax.evals.quality import make_evaluator
 
 __all__ = [
+  "Acceptance",
   "ModeSpeed",
+  "PROMPT_CLASSES",
+  "class_requests",
+  "cost_trees",
+  "count_acceptance",
+  "default_modes",
   "held_out_requests",
   "make_evaluator",
   "measure_decoding",
+  "measure_draft_secs",
+  "measure_pass_costs",
+  "mode_spec",
+  "mode_specs",
 ]

@@ -1,190 +1,250 @@
 """Speed of decoding modes on the same requests, measured side by side."""
 
 import dataclasses
-import functools
 import statistics
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import jax
-import jax.numpy as jnp
+import numpy as np
 
-from mtpjax.decode import Request, Spec, Tree
-from mtpjax.decode.drafters.heads import draft_logits
-from mtpjax.decode.loop import (
-  bucket,
-  pack_requests,
-  read_results,
-  run_chunk,
-  start,
-)
-from mtpjax.decode.state import DecodeState
-from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.decode import Request, Result, Spec
+from mtpjax.decode.batch import Packer
+from mtpjax.evals.acceptance import Acceptance, count_acceptance
+from mtpjax.evals.pass_parts import PassParts, measure_parts
+from mtpjax.evals.trial import Trial
 
-_UNTIL_DONE = 1 << 30
-_BARE_PASSES = 20
+
+@dataclasses.dataclass(frozen=True)
+class Details:
+  """What `measure` finds out when there is time for it.
+
+  Attributes:
+    token_p50_secs: median time per token, the host looking after every pass;
+      each token of a pass has the pass's seconds over its row's tokens.
+    token_p95_secs: 95 in 100 tokens take no longer.
+    parts: of a pass; medians.
+    kept: speed over the first mode, over what tokens per pass of the batch and
+      bare passes promise; near 1 if nothing is lost outside the passes.
+  """
+
+  token_p50_secs: float
+  token_p95_secs: float
+  parts: PassParts
+  kept: float
 
 
 @dataclasses.dataclass(frozen=True)
 class ModeSpeed:
-  """What a mode did.
+  """What a mode did with the requests of a class.
 
   Attributes:
-    mode: "next" or "chain".
-    tokens_per_pass: committed tokens over trunk passes, the prompt's included.
-    tokens_per_sec: of the whole batch, the prompts' pass excluded; median.
-    pass_secs: time of one pass of the loop; median.
-    bare_pass_secs: the trunk and the unembedding at the same nodes, jitted by
-      themselves; median.
-    bare_draft_pass_secs: the same and the drafting heads at one row.
-    pass_over_bare: median of pass_secs / bare_pass_secs, pair by pair.
-    pass_over_bare_draft: the same over bare_draft_pass_secs.
+    kind: the class.
+    mode: its name.
+    tokens_per_sec: of a whole batch, the prompts' passes excluded; median.
     speed_over_first: median of tokens/s over that of the first mode, pair by
       pair.
-    outputs_identical: every token equals the first mode's.
+    pass_secs: of a pass in the loop; median.
+    rows_running: share of the rows that still ran in a pass: rows that are
+      done wait for the others here, though not in `decode.generate`.
+    outputs_identical: every token equals the first mode's; None where that is
+      not promised, as the verifier draws tokens of its own.
+    acceptance: what became of the drafts.
+    details: None if they weren't asked for.
   """
 
+  kind: str
   mode: str
-  tokens_per_pass: float
   tokens_per_sec: float
-  pass_secs: float
-  bare_pass_secs: float
-  bare_draft_pass_secs: float
-  pass_over_bare: float
-  pass_over_bare_draft: float
   speed_over_first: float
-  outputs_identical: bool
+  pass_secs: float
+  rows_running: float
+  outputs_identical: bool | None
+  acceptance: Acceptance
+  details: Details | None
+
+  def to_dict(self) -> dict[str, Any]:
+    """Returns one level of fields, `kind` as "class"; ready for JSON."""
+    values = dataclasses.asdict(self)
+    details = values.pop("details") or {}
+    acceptance = values.pop("acceptance")
+    kind = values.pop("kind")
+    parts = details.pop("parts", {})
+    row = {"class": kind, **values, **acceptance, **details, **parts}
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in row.items()}
 
 
-@functools.partial(jax.jit, static_argnames=("spec", "drafts"))
-def _bare_pass(
-  spec: Spec, params: Any, state: DecodeState, drafts: bool
-) -> tuple[jax.Array, ...]:
-  """All matrix products of a pass; no choice, no verification, no commit."""
-  tree, model = spec.tree, spec.model
-  tokens_BQ = jnp.broadcast_to(
-    state.root_B[:, None], (state.root_B.shape[0], tree.size)
-  )
-  out = model.apply_trunk(
-    params["lm"],
-    tokens_BQ,
-    state.length_B[:, None] + jnp.asarray(tree.depth_Q),
-    masks.tree(jnp.asarray(tree.ancestors_QQ), state.length_B),
-    state.cache,
-  )
-  logits_BQV = model.trunk.logits(params["lm"], out.hidden_BTD)
-  if not (drafts and tree.max_depth):
-    return (logits_BQV,)
-  logits_BMV = draft_logits(
-    model, params, tree.max_depth, state.head_caches, out.tap_BTD[:, -1],
-    state.length_B,
-  )  # fmt: skip
-  return logits_BQV, logits_BMV
+@dataclasses.dataclass
+class _Record:
+  """What the rounds of one mode on one class have brought."""
 
+  trials: list[Trial]
+  secs: list[float] = dataclasses.field(default_factory=list)
+  token_secs: list[float] = dataclasses.field(default_factory=list)
+  results: list[list[Result]] = dataclasses.field(default_factory=list)
 
-class _Mode:
-  """One mode's programs on one batch of requests."""
+  @property
+  def loop_passes(self) -> int:
+    """Passes of the loop; the slowest row of a batch counts them."""
+    return sum(max(r.passes - 1 for r in batch) for batch in self.results)
 
-  def __init__(self, model, params, mode, requests):
-    sampled = any(request.temperature > 0 for request in requests)
-    self.mode = mode
-    self.params = params
-    self.n = len(requests)
-    self.spec = Spec(model, Tree.for_mode(mode, model.heads), sampled)
-    self.arrays = pack_requests(self.spec, requests, (), self.n)
-    self.new = bucket(max(r.max_new_tokens for r in requests))
-    self.capacity = self.arrays["prompt_BT"].shape[1] + self.new
-    self.idle = self._start()
+  @property
+  def rows(self) -> list[Result]:
+    return [result for batch in self.results for result in batch]
 
-  def _start(self) -> DecodeState:
-    state = start(self.spec, self.params, self.arrays, self.capacity, self.new)
-    return jax.block_until_ready(state)
-
-  def loop(self) -> tuple[float, DecodeState]:
-    state = self._start()
-    begin = time.perf_counter()
-    state = run_chunk(self.spec, self.params, state, jnp.int32(_UNTIL_DONE))
-    jax.block_until_ready(state.n_tokens_B)
-    return time.perf_counter() - begin, state
-
-  def bare(self, drafts: bool) -> float:
-    begin = time.perf_counter()
-    for _ in range(_BARE_PASSES):
-      out = _bare_pass(self.spec, self.params, self.idle, drafts)
-    jax.block_until_ready(out)
-    return (time.perf_counter() - begin) / _BARE_PASSES
+  @property
+  def ids(self) -> list[tuple[int, ...]]:
+    return [result.ids for result in self.rows]
 
 
 def measure(
-  model: MultiTokenModel,
   params: Any,
   requests: Sequence[Request],
-  modes: Sequence[str] = ("next", "chain"),
+  specs: Mapping[str, Spec],
+  batch: int = 1,
   repeats: int = 5,
+  with_details: bool = True,
   progress: Callable[[], None] = lambda: None,
 ) -> list[ModeSpeed]:
   """Decodes the same requests with every mode, in turn, several times.
 
   Each mode runs to the end of all budgets (no EOS ends a text), in one
-  program, so that all modes commit the same number of tokens.
+  program, so that all modes commit the same number of tokens. All classes and
+  modes have caches of one size. The parts of a pass depend on shapes alone and
+  are measured once for all classes.
 
   Args:
-    model: the model.
-    params: from `decode.decode_params`.
-    requests: one batch.
-    modes: the first is what others are compared with.
+    params: from `decode_params`.
+    requests: of any classes, see `Request.kind`. Those of a class are decoded
+      `batch` at a time; its first ones fill the last batch up.
+    specs: the modes by name, all of the same stages; others are compared with
+      the first.
+    batch: rows decoded together.
     repeats: rounds; medians are over them.
-    progress: called after every measurement.
+    with_details: see `Details`; they take several times as long.
+    progress: called after every mode of a round.
 
   Returns:
-    A `ModeSpeed` per mode.
+    Per class, in the order they come in, a `ModeSpeed` per mode.
   """
-  runs = [_Mode(model, params, mode, requests) for mode in modes]
-  secs: dict[str, list[float]] = {mode: [] for mode in modes}
-  bare: dict[str, list[float]] = {mode: [] for mode in modes}
-  bare_drafts: dict[str, list[float]] = {mode: [] for mode in modes}
-  ids: dict[str, list[tuple[int, ...]]] = {}
-  passes: dict[str, int] = {}
-  loop_passes: dict[str, int] = {}
-  tokens = 0
-  for round_ in range(repeats + 1):
-    for run in runs:
-      seconds, state = run.loop()
-      pair = run.bare(False), run.bare(True)
-      progress()
-      if round_:  # the first round compiles
-        secs[run.mode].append(seconds)
-        bare[run.mode].append(pair[0])
-        bare_drafts[run.mode].append(pair[1])
-        continue
-      results = read_results(state, run.n)
-      ids[run.mode] = [result.ids for result in results]
-      # The prompt's pass commits a token too, outside the timed loop.
-      tokens = sum(len(result.ids) for result in results)
-      passes[run.mode] = sum(result.passes for result in results)
-      # Rows of a batch share a pass: the slowest row counts them.
-      loop_passes[run.mode] = max(result.passes - 1 for result in results)
-
-  def median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
-    return statistics.median(x / y for x, y in zip(a, b, strict=True))
-
-  speeds = []
-  for mode in modes:
-    pass_secs = [s / loop_passes[mode] for s in secs[mode]]
-    speeds.append(
-      ModeSpeed(
-        mode=mode,
-        tokens_per_pass=tokens / passes[mode],
-        tokens_per_sec=(tokens - len(requests)) / statistics.median(secs[mode]),
-        pass_secs=statistics.median(pass_secs),
-        bare_pass_secs=statistics.median(bare[mode]),
-        bare_draft_pass_secs=statistics.median(bare_drafts[mode]),
-        pass_over_bare=median_ratio(pass_secs, bare[mode]),
-        pass_over_bare_draft=median_ratio(pass_secs, bare_drafts[mode]),
-        speed_over_first=median_ratio(secs[modes[0]], secs[mode]),
-        outputs_identical=ids[mode] == ids[modes[0]],
-      )
+  room = max(spec.tree.max_depth for spec in specs.values()) + 1
+  specs = {
+    mode: dataclasses.replace(spec, room=room) for mode, spec in specs.items()
+  }
+  first = next(iter(specs))
+  packer = Packer.of(specs[first], requests, ())
+  batches = _batches(requests, batch)
+  records = {
+    (kind, mode): _Record(
+      [Trial(spec, params, packer, rows) for rows in batches[kind]]
     )
-  return speeds
+    for kind in batches
+    for mode, spec in specs.items()
+  }
+  parts: dict[str, list[PassParts]] = {mode: [] for mode in specs}
+  for round_ in range(repeats + 1):
+    for mode in specs:
+      for kind in batches:
+        _round(records[kind, mode], round_, with_details)
+      if with_details:
+        measured = measure_parts(records[next(iter(batches)), mode].trials[0])
+        if round_:  # the first round compiles
+          parts[mode].append(measured)
+      progress()
+  return [
+    _speed(
+      kind,
+      mode,
+      records[kind, mode],
+      records[kind, first],
+      (parts[mode], parts[first]) if with_details else None,
+    )
+    for kind in batches
+    for mode in specs
+  ]
+
+
+def _batches(
+  requests: Sequence[Request], batch: int
+) -> dict[str, list[list[Request]]]:
+  by_kind: dict[str, list[Request]] = {}
+  for request in requests:
+    by_kind.setdefault(request.kind, []).append(request)
+  return {
+    kind: [
+      [own[i % len(own)] for i in range(start, start + batch)]
+      for start in range(0, len(own), batch)
+    ]
+    for kind, own in by_kind.items()
+  }
+
+
+def _round(record: _Record, round_: int, with_details: bool) -> None:
+  secs = 0.0
+  for trial in record.trials:
+    taken, state = trial.run(trial.start())
+    secs += taken
+    if not round_:
+      record.results.append(trial.results(state))
+  if round_:
+    record.secs.append(secs)
+  if with_details:
+    # Slow, so each round looks at another batch.
+    trial = record.trials[round_ % len(record.trials)]
+    token_secs = trial.token_secs()
+    record.token_secs += token_secs if round_ else []
+
+
+def _speed(
+  kind: str,
+  mode: str,
+  own: _Record,
+  first: _Record,
+  parts: tuple[list[PassParts], list[PassParts]] | None,
+) -> ModeSpeed:
+  spec = own.trials[0].spec
+  details = None
+  if parts is not None:
+    p50, p95 = np.percentile(own.token_secs, [50, 95]).tolist()
+    fields = [field.name for field in dataclasses.fields(PassParts)]
+    details = Details(
+      token_p50_secs=p50,
+      token_p95_secs=p95,
+      parts=PassParts(
+        *(statistics.median(getattr(p, f) for p in parts[0]) for f in fields)
+      ),
+      # The batch's tokens per pass: as many tokens over its own passes.
+      kept=statistics.median(
+        (secs_1 / secs)
+        / (first.loop_passes / own.loop_passes)
+        / (part_1.bare_pass_secs / part.bare_pass_secs)
+        for secs, secs_1, part, part_1 in zip(
+          own.secs, first.secs, *parts, strict=True
+        )
+      ),
+    )
+  rows = own.rows
+  # The prompt's pass commits a token too, outside the timed loop.
+  tokens = sum(len(result.ids) for result in rows) - len(rows)
+  row_passes = sum(result.passes - 1 for result in rows)
+  return ModeSpeed(
+    kind=kind,
+    mode=mode,
+    tokens_per_sec=tokens / statistics.median(own.secs),
+    speed_over_first=statistics.median(
+      a / b for a, b in zip(first.secs, own.secs, strict=True)
+    ),
+    pass_secs=statistics.median(own.secs) / own.loop_passes,
+    rows_running=row_passes * len(own.results) / (own.loop_passes * len(rows)),
+    outputs_identical=own.ids == first.ids if _is_coupled(spec) else None,
+    acceptance=count_acceptance(spec.tree, rows),
+    details=details,
+  )
+
+
+def _is_coupled(spec: Spec) -> bool:
+  """Does the program promise the very tokens of plain decoding?"""
+  return (
+    not spec.stages.is_sampled
+    or spec.verifier == "coupled"
+    or spec.tree.max_depth == 0
+  )

@@ -1,10 +1,14 @@
-"""Requests made of held-out rows."""
+"""Requests made of held-out rows, and of prompts in classes."""
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mtpjax.data import Rows
 from mtpjax.decode import Request
 from mtpjax.errors import UserError
+
+HELD_OUT = "held-out"
 
 
 def held_out_requests(
@@ -27,7 +31,8 @@ def held_out_requests(
     seed: of the noise.
 
   Returns:
-    n requests, from rows spread over the whole split, the same ones each time.
+    n requests of the class "held-out", from rows spread over the whole split,
+    the same ones each time.
 
   Raises:
     UserError: the prompts are longer than the rows, or too few rows are long
@@ -38,19 +43,40 @@ def held_out_requests(
       f"prompt length: {prompt_length} is more than the {rows.row_length} "
       f"tokens of a row of {rows.path}"
     )
-  requests: list[Request] = []
+  prompts: list[tuple[int, ...]] = []
   for i in np.random.default_rng(0).permutation(len(rows)):
-    if len(requests) == n:
+    if len(prompts) == n:
       break
     row = rows[i]
     if (row["segments"][:prompt_length] == row["segments"][0]).all():
-      ids = tuple(row["tokens"][:prompt_length].tolist())
-      requests.append(
-        Request(ids, new_tokens, temperature, seed, len(requests))
-      )
-  if len(requests) < n:
+      prompts.append(tuple(row["tokens"][:prompt_length].tolist()))
+  if len(prompts) < n:
     raise UserError(
-      f"held-out prompts: only {len(requests)} rows of {rows.path} begin with "
+      f"held-out prompts: only {len(prompts)} rows of {rows.path} begin with "
       f"{prompt_length} tokens of one document, {n} are asked for"
     )
-  return requests
+  return class_requests({HELD_OUT: prompts}, new_tokens, temperature, seed)
+
+
+def class_requests(
+  prompts: Mapping[str, Sequence[Sequence[int]]],
+  new_tokens: int,
+  temperature: float = 0.0,
+  seed: int = 0,
+) -> list[Request]:
+  """Makes requests of prompts in classes.
+
+  Args:
+    prompts: ids of the prompts of each class.
+    new_tokens: tokens to generate.
+    temperature: 0 is greedy.
+    seed: of the noise.
+
+  Returns:
+    The requests, class by class; those of a class differ in their noise.
+  """
+  return [
+    Request(tuple(ids), new_tokens, temperature, seed, index, kind=kind)
+    for kind, own in prompts.items()
+    for index, ids in enumerate(own)
+  ]

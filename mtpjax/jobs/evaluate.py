@@ -1,7 +1,6 @@
 """`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
 import pathlib
-import statistics
 from typing import Any
 
 import rich.console
@@ -9,8 +8,14 @@ import rich.table
 
 from mtpjax import api, parallel
 from mtpjax.data import Rows
+from mtpjax.decode import Stages
 from mtpjax.errors import UserError
-from mtpjax.evals import held_out_requests, make_evaluator, measure_decoding
+from mtpjax.evals import (
+  held_out_requests,
+  make_evaluator,
+  measure_decoding,
+  mode_specs,
+)
 
 _PROMPTS = 8
 _NEW_TOKENS = 192
@@ -102,26 +107,17 @@ def _decode(
   requests = held_out_requests(
     rows, _PROMPTS, min(64, loaded.config.data.row_length // 2), _NEW_TOKENS
   )
-  # One compilation for all; outputs of each prompt are compared.
-  speeds = []
+  specs = mode_specs(loaded.model, ("next", "chain"), Stages.of(requests))
   with console.status("decoding held-out prompts"):
-    for request in requests:
-      speeds.append(
-        measure_decoding(
-          loaded.model, loaded.decode_params, [request], repeats=3
-        )
-      )
-
-  def mean_secs(pick: int) -> float:
-    return statistics.mean(1 / pair[pick].tokens_per_sec for pair in speeds)
-
-  passes = sum(1 / pair[1].tokens_per_pass for pair in speeds)
+    plain, chain = measure_decoding(
+      loaded.decode_params, requests, specs, repeats=3, with_details=False
+    )
   return {
-    "tokens_per_pass": len(speeds) / passes,
-    "plain_tokens_per_sec": 1 / mean_secs(0),
-    "speculative_tokens_per_sec": 1 / mean_secs(1),
-    "ratio": mean_secs(0) / mean_secs(1),
-    "outputs_identical": all(pair[1].outputs_identical for pair in speeds),
-    "prompts": len(speeds),
+    "tokens_per_pass": chain.acceptance.tokens_per_pass,
+    "plain_tokens_per_sec": plain.tokens_per_sec,
+    "speculative_tokens_per_sec": chain.tokens_per_sec,
+    "ratio": chain.tokens_per_sec / plain.tokens_per_sec,
+    "outputs_identical": chain.outputs_identical,
+    "prompts": len(requests),
     "new_tokens": _NEW_TOKENS,
   }

@@ -16,6 +16,8 @@ from mtpjax.errors import UserError
 def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
   """Reads a JSON Lines file whose objects have `text` or `ids`.
 
+  An object may have settings of its own too, see `Loaded.generate`.
+
   Args:
     path: the file.
 
@@ -49,9 +51,9 @@ def _prompt_of(record: Any, where: str) -> api.Prompt:
   if isinstance(record, dict):
     text, ids = record.get("text"), record.get("ids")
     if isinstance(text, str):
-      return require_unicode(text, where)
+      return record | {"text": require_unicode(text, where)}
     if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-      return ids
+      return record
   raise UserError(
     f'{where}: needs "text" (a string) or "ids" (a list of integers)'
   )
@@ -80,7 +82,7 @@ def run(
     **overrides: fields of `config.Decode`.
 
   Returns:
-    Per prompt `ids`, `text`, `finish_reason`, `logprobs` and `passes`.
+    Per prompt the fields of `api.Generation`.
 
   Raises:
     UserError: see `mtpjax.load` and `Loaded.generate`.
@@ -112,9 +114,14 @@ def run(
       print(json.dumps(row))
   tokens = sum(len(row["ids"]) for row in rows)
   passes = sum(row["passes"] for row in rows)
+  lossy = "; verifier typical is LOSSY" if _is_lossy(loaded, overrides) else ""
   console.print(
     f"{len(rows)} prompts, {tokens} tokens, {tokens / passes:.2f} tokens per "
-    f"pass, {secs:.1f} s with compilation",
+    f"pass, {secs:.1f} s with compilation{lossy}",
     highlight=False,
   )
   return rows
+
+
+def _is_lossy(loaded: api.Loaded, overrides: dict[str, Any]) -> bool:
+  return overrides.get("verifier", loaded.config.decode.verifier) == "typical"

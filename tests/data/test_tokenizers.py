@@ -92,6 +92,68 @@ def test_decode_skips_specials_and_marks_broken_utf8(tokenizer):
   assert tokenizer.decode(broken).startswith("abc \ufffd")
 
 
+def test_token_bytes_join_to_the_decoded_text(tokenizer):
+  found = tokenizer.token_bytes()
+  special = {tokenizer.bos_id, *tokenizer.eos_ids}
+  assert set(found) | special >= set(range(tokenizer.vocab_size)) - {0}
+  assert not set(found) & special
+  rng = random.Random(2)
+  for _ in range(60):
+    texts = tokenizer.encode(random_text(rng, rng.randrange(20)))
+    ids = texts + rng.choices(sorted(found), k=rng.randrange(8))
+    raw = b"".join(found[i] for i in ids)
+    # How many U+FFFD stand for broken bytes is the decoder's affair.
+    expected = raw.decode("utf-8", "ignore")
+    decoded = tokenizer.decode(ids)
+    if expected.encode() == raw:
+      # Llama's decoder drops the space that its encoder has put in front.
+      assert decoded in (expected, expected.removeprefix(" "))
+    elif not tokenizer.fallback_ids:
+      assert decoded == raw.decode("utf-8", "replace")
+
+
+def with_decoder(path, folder, decoder):
+  """Writes a copy of a tokenizer with another decoder."""
+  definition = json.loads(path.read_text()) | {"decoder": decoder}
+  (folder / "tokenizer.json").write_text(json.dumps(definition))
+  return load_tokenizer(str(folder))
+
+
+def test_token_bytes_of_metaspace(tmp_path, fallback_path):
+  decoder = {
+    "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always",
+    "split": True,
+  }  # fmt: skip
+  tokenizer = with_decoder(fallback_path, tmp_path, decoder)
+  found = tokenizer.token_bytes()
+  ids = tokenizer.encode("ab c")
+  joined = b"".join(found[i] for i in ids)
+  assert joined.decode() == " " + tokenizer.decode(ids) == " ab c"
+
+
+def test_token_bytes_of_added_tokens_as_decode_has_them(tmp_path, bpe_path):
+  path = with_added(bpe_path, tmp_path / "added.json", "<t> 日", "éé", "x y")
+  definition = json.loads((tmp_path / "added.json").read_text())
+  for token in definition["added_tokens"]:
+    token["special"] = False
+  (tmp_path / "added.json").write_text(json.dumps(definition))
+  tokenizer = load_tokenizer(path)
+  found = tokenizer.token_bytes()
+  for i in range(300, 303):
+    assert found[i].decode("utf-8", "replace") == tokenizer.decode([i])
+
+
+def test_token_bytes_of_other_decoders_are_refused(tmp_path, fallback_path):
+  strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+  wordpiece = {"type": "WordPiece", "prefix": "##", "cleanup": True}
+  unfused = {"type": "Sequence", "decoders": [strip, {"type": "Fuse"}]}
+  for decoder in (wordpiece, unfused, None):
+    tokenizer = with_decoder(fallback_path, tmp_path, decoder)
+    with pytest.raises(UserError, match="tokenizer.json") as caught:
+      tokenizer.token_bytes()
+    assert "\n" not in str(caught.value)
+
+
 def streamed(tokenizer, ids, sizes):
   stream, texts, at = TextStream(tokenizer), [], 0
   while at < len(ids):

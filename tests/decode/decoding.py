@@ -4,6 +4,7 @@ All files here share models, trees and buckets, so that programs are compiled
 once for all of them.
 """
 
+import dataclasses
 import functools
 import itertools
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
-from mtpjax.decode import loop
+from mtpjax.decode import batch as batches
 from mtpjax.model import masks
 
 V, D = 11, 16
@@ -72,16 +73,32 @@ def to_decode(model, params):
   return _to_decode(model)(params)
 
 
+def spec_of(model, tree, requests=(), **changes):
+  """The program of these requests; sampled, so that tests share programs."""
+  stages = dataclasses.replace(decode.Stages.of(requests), is_sampled=True)
+  return decode.Spec(model, tree, **({"stages": stages} | changes))
+
+
 def reports(
   model, params, tree, requests, eos_ids=(), is_sampled=True, batch=4,
-  chunk_passes=64,
+  chunk_passes=64, find_stop=None, **changes,
 ):  # fmt: skip
-  """Yields what `generate` reports; `params` are those of decoding."""
-  spec = decode.Spec(model, tree, is_sampled)
+  """Yields [result of each request], after every report of `generate`.
+
+  `params` are those of decoding; a request that waits has None.
+  """
+  spec = spec_of(model, tree, requests, **changes)
+  if not is_sampled:
+    stages = dataclasses.replace(spec.stages, is_sampled=False)
+    spec = dataclasses.replace(spec, stages=stages)
+  latest = [None] * len(requests)
   with jax.default_matmul_precision("highest"):
-    yield from decode.generate(
-      spec, params, requests, eos_ids, batch, chunk_passes
-    )
+    for results in decode.generate(
+      [spec], params, requests, eos_ids, batch, chunk_passes, find_stop
+    ):
+      for number, result in results.items():
+        latest[number] = result
+      yield list(latest)
 
 
 def run(*args, **kwargs):
@@ -90,20 +107,29 @@ def run(*args, **kwargs):
   return last
 
 
-def start(model, params, tree, requests, eos_ids=()):
-  """Returns (spec, state) after the prompts."""
-  spec = decode.Spec(model, tree, True)
-  arrays = loop.pack_requests(spec, requests, eos_ids, 4)
-  new = loop.bucket(max(r.max_new_tokens for r in requests))
+def start(model, params, tree, requests, eos_ids=(), **changes):
+  """Returns (spec, tables, state) after the prompts."""
+  spec = spec_of(model, tree, requests, **changes)
+  packer = batches.Packer.of(spec, requests, eos_ids)
+  packed = packer.pack(requests)
   with jax.default_matmul_precision("highest"):
-    return spec, loop.start(
-      spec, params, arrays, arrays["prompt_BT"].shape[1] + new, new
+    state = batches.empty_state(
+      spec, packed["controls"], len(requests), packer.capacity
     )
+    rows_R = jnp.minimum(
+      jnp.arange(packed["prompt_RT"].shape[0]), len(requests) - 1
+    )
+    state = batches.admit(spec, params, packer.tables, state, packed, rows_R)
+  return spec, packer.tables, state
 
 
-def advance(spec, params, state, passes):
+def advance(spec, params, tables, state, passes):
   with jax.default_matmul_precision("highest"):
-    return loop.run_chunk(spec, params, state, jnp.int32(passes))
+    return batches.run_chunk(spec, params, tables, state, jnp.int32(passes))
+
+
+def read(state):
+  return [trace.result() for trace in batches.read_traces(state)]
 
 
 def random_requests(seed, temperature, n=4):
@@ -149,18 +175,8 @@ def _all_noise(seeds_B, indices_B):
     jnp.arange(REPLAYED)))(seeds_B, indices_B)  # fmt: skip
 
 
-def reference_scores(model, params, requests, texts):
-  """Scores (with noise) and logits behind every token of whole texts.
-
-  Args:
-    model: the model.
-    params: stacked.
-    requests: four of them.
-    texts: prompt and what followed, for each.
-
-  Returns:
-    NumPy (scores_BTV, logits_BTV); [b, t] is what chooses token t + 1.
-  """
+def forward_logits(model, params, texts):
+  """Logits [B, T, V] behind every token of whole texts, float64, no cache."""
   tokens_BT = np.zeros((len(texts), REPLAYED), np.int32)
   for b, text in enumerate(texts):
     tokens_BT[b, : len(text)] = text
@@ -168,7 +184,22 @@ def reference_scores(model, params, requests, texts):
     logits_BTV = _forward(model.trunk.clone(tap="last"))(
       params["lm"], tokens_BT
     )
-  logits_BTV = np.asarray(logits_BTV, np.float64)
+  return np.asarray(logits_BTV, np.float64)
+
+
+def reference_logits(model, params, requests, texts):
+  """Logits behind every token of whole texts, and the noise there.
+
+  Args:
+    model: the model.
+    params: stacked.
+    requests: any number of them.
+    texts: prompt and what followed, for each.
+
+  Returns:
+    NumPy (logits_BTV, noise_BTV); [b, t] is what chooses token t + 1.
+  """
+  logits_BTV = forward_logits(model, params, texts)
   noise_BTV = np.asarray(
     _all_noise(
       np.array([r.seed for r in requests]),
@@ -176,7 +207,22 @@ def reference_scores(model, params, requests, texts):
     )
   )
   # The noise of the token that is chosen, one further on.
-  noise_BTV = np.roll(noise_BTV, -1, axis=1)
+  return logits_BTV, np.roll(noise_BTV, -1, axis=1)
+
+
+def reference_scores(model, params, requests, texts):
+  """Scores (with noise, temperature alone) and logits; see above.
+
+  Args:
+    model: the model.
+    params: stacked.
+    requests: any number of them.
+    texts: prompt and what followed, for each.
+
+  Returns:
+    NumPy (scores_BTV, logits_BTV); [b, t] is what chooses token t + 1.
+  """
+  logits_BTV, noise_BTV = reference_logits(model, params, requests, texts)
   scores_BTV = np.stack([
     logits_TV / r.temperature + noise_TV if r.temperature else logits_TV
     for r, logits_TV, noise_TV in zip(
@@ -224,6 +270,26 @@ def margins(model, params, requests, results):
       yield (
         b, n, best - runner_up, np.argmax(scores_BTV[b, at]) == token, logprob
       )  # fmt: skip
+
+
+class Plan:
+  """In the place of a governor: programs take turns as planned."""
+
+  def __init__(self, *levels):
+    self._levels = itertools.cycle(levels)
+    self.chosen, self.observed, self.ticks = [], [], 0
+
+  def choose(self, kinds):
+    assert list(kinds)
+    self.chosen.append(next(self._levels))
+    return self.chosen[-1]
+
+  def observe(self, kind, level, tokens, passes):
+    assert level == self.chosen[-1]
+    self.observed.append((tokens, passes))
+
+  def tick(self):
+    self.ticks += 1
 
 
 def expected_ending(request, result, eos_ids):

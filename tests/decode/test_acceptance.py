@@ -1,5 +1,7 @@
 """Drafts that are always right, always wrong, or right at one known node."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from decoding import (
@@ -11,13 +13,15 @@ from decoding import (
   counter_params,
   multi_token_model,
   random_params,
+  read,
   run,
   start,
   to_decode,
 )
 
 from mtpjax import decode
-from mtpjax.decode import loop
+from mtpjax.decode import step as steps
+from mtpjax.decode.drafters.drafts import Drafts
 
 MODEL = multi_token_model()
 LENGTHS = (1, 3, 20, 32)  # 32 fills its bucket
@@ -90,7 +94,9 @@ def test_token_0_everywhere(tree):
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("first", [0, 4])
-def test_the_right_path_is_taken_wherever_it_is_in_the_tree(first, temperature):
+def test_the_right_path_is_taken_wherever_it_is_in_the_tree(
+  first, temperature, monkeypatch
+):
   """Puts the true tokens at one node's ranks, and wrong ones at all others."""
   params = to_decode(MODEL, random_params(MODEL, 11))
   asked = [
@@ -98,7 +104,7 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(first, temperature):
     for i, ids in enumerate([(5,), (1, 2, 3), (4,) * 9, (0, 6)])
   ]
   plain = run(MODEL, params, ROOT, asked)
-  spec, state = start(MODEL, params, WIDE, asked)
+  spec, tables, state = start(MODEL, params, WIDE, asked)
   nodes = range(first, first + 4)
   candidates_BMC = np.zeros((4, WIDE.max_depth, WIDE.width), np.int32)
   for b, node in enumerate(nodes):
@@ -114,13 +120,17 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(first, temperature):
   assert all(
     len(set(row)) == WIDE.width for row in candidates_BMC.reshape(-1, 3)
   )
-  state = state.replace(candidates_BMC=candidates_BMC)
-  state = advance(spec, params, state, 1)
-  for b, result in enumerate(loop.read_results(state, 4)):
+  drafts = Drafts(
+    jnp.asarray(candidates_BMC), jnp.ones(candidates_BMC.shape, bool), None
+  )
+  with monkeypatch.context() as patch, jax.default_matmul_precision("highest"):
+    patch.setattr(steps, "propose", lambda *_: drafts)
+    state = steps.step(spec, params, tables, state)
+  for b, result in enumerate(read(state)):
     assert len(result.ids) == 2 + WIDE.depth_Q[nodes[b]]
     assert result.ids == plain[b].ids[: len(result.ids)]
   # What the pass left in the caches is right as well.
-  state = advance(spec, params, state, 64)
-  for one, two in zip(plain, loop.read_results(state, 4), strict=True):
+  state = advance(spec, params, tables, state, 64)
+  for one, two in zip(plain, read(state), strict=True):
     assert (one.ids, one.finish_reason) == (two.ids, two.finish_reason)
     np.testing.assert_allclose(one.logprobs, two.logprobs, rtol=0, atol=1e-4)

@@ -11,12 +11,13 @@ from decoding import (
   advance,
   multi_token_model,
   random_params,
+  read,
   start,
   to_decode,
 )
 
 from mtpjax import decode
-from mtpjax.decode import loop
+from mtpjax.decode.drafters.propose import propose
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 
@@ -56,18 +57,18 @@ def test_drafts_equal_those_of_the_training_path(tree):
     decode.Request(tuple(rng.integers(0, V, n).tolist()), 30, 0.0, index=i)
     for i, n in enumerate((1, 6, 17, 30))
   ]
-  spec, state = start(MODEL, params, tree, asked)
+  spec, tables, state = start(MODEL, params, tree, asked)
   for _ in range(3):  # after the prompt's pass, after 7 more, after 14 more
-    compare(tree, stacked, params, asked, state)
-    state = advance(spec, params, state, 7)
+    compare(spec, tables, stacked, params, asked, state)
+    state = advance(spec, params, tables, state, 7)
   lengths = np.asarray(state.n_tokens_B)
   assert len(set(lengths.tolist())) > 1 and (lengths > 22).any()
 
 
-def compare(tree, stacked, params, asked, state):
+def compare(spec, tables, stacked, params, asked, state):
   from mtpjax.decode.drafters import heads as drafter
 
-  results = loop.read_results(state, 4)
+  results = read(state)
   assert all(r.finish_reason == "running" for r in results)
   tokens_BT = np.zeros((4, TOKENS), np.int32)
   for b, (request, result) in enumerate(zip(asked, results, strict=True)):
@@ -78,6 +79,7 @@ def compare(tree, stacked, params, asked, state):
   with jax.default_matmul_precision("highest"):
     tap_BTD, logits_MBTV, rows_M = from_scratch(stacked, tokens_BT)
     last_B = np.asarray(state.length_B) - 1
+    drafts = propose(spec, params, tables, state, jnp.zeros((4, DEPTHS + 1, V)))
     logits_BMV = drafter.draft_logits(
       MODEL, params, DEPTHS, state.head_caches,
       tap_BTD[np.arange(4), last_B], jnp.asarray(last_B),
@@ -88,8 +90,8 @@ def compare(tree, stacked, params, asked, state):
       logits_BMV[b], want_DV, rtol=0, atol=1e-5 * np.abs(want_DV).max()
     )
     # Greedy rows: the candidates are the likeliest tokens of each head.
-    want_DC = np.argsort(-want_DV, axis=-1)[:, : tree.width]
-    np.testing.assert_array_equal(state.candidates_BMC[b], want_DC)
+    want_DC = np.argsort(-want_DV, axis=-1)[:, : spec.tree.width]
+    np.testing.assert_array_equal(drafts.candidates_BMC[b], want_DC)
     for m, cache in enumerate(state.head_caches):
       for got, want in ((cache.keys_BKSH, rows_M.keys_BKSH),
                         (cache.values_BKSH, rows_M.values_BKSH)):  # fmt: skip

@@ -19,7 +19,7 @@ from decoding import (
 )
 
 from mtpjax import decode
-from mtpjax.decode import loop
+from mtpjax.decode.batch import Packer
 from mtpjax.errors import UserError
 
 MODEL = multi_token_model()
@@ -136,12 +136,11 @@ def test_rows_that_finished_stay_as_they_are():
         finished[b] = result
   assert [len(r.ids) for r in last] == [2, 1, 5, 1]
   # In the state as well, but for buffers behind what counts.
-  spec, state = start(MODEL, params, CHAIN, asked, (5,))
+  spec, tables, state = start(MODEL, params, CHAIN, asked, (5,))
   before = jax.device_get(state)
-  after = jax.device_get(advance(spec, params, state, 3))
+  after = jax.device_get(advance(spec, params, tables, state, 3))
   for b in (1, 3):
-    for name in ("root_B", "length_B", "n_tokens_B", "budget_B", "finish_B",
-                 "passes_B"):  # fmt: skip
+    for name in ("length_B", "finish_B", "n_passes_B", "n_proposed_B"):
       assert getattr(before, name)[b] == getattr(after, name)[b]
     n = before.length_B[b]
     for old, new in zip(before.cache, after.cache, strict=True):
@@ -159,9 +158,8 @@ def test_rows_that_finished_stay_as_they_are():
   ]
 )  # fmt: skip
 def test_impossible_requests_are_refused_in_one_line(request_):
-  model = multi_token_model()
-  spec = decode.Spec(model, decode.Tree.root(), is_sampled=False)
-  for requests in ([request_], [], [decode.Request((1,), 4)] * 2):
+  spec = decode.Spec(multi_token_model(), decode.Tree.root())
+  for requests in ([request_], [], [decode.Request((1,), 4), request_]):
     with pytest.raises(UserError) as error:
-      loop.pack_requests(spec, requests, (), 1)
+      Packer.of(spec, requests, ())
     assert "\n" not in str(error.value)

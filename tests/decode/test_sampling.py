@@ -15,20 +15,23 @@ from decoding import (
 )
 
 from mtpjax import decode
+from mtpjax.decode import noise as noises
 from mtpjax.decode import sampling
+from mtpjax.decode.controls import ControlShapes
+from mtpjax.decode.history import History
 
 # Upper 1e-4 quantile of chi-square with V - 1 = 10 degrees of freedom.
 LIMIT = 35.56
 
 
 def keys(pairs):
-  return jnp.stack([sampling.request_key(seed, index) for seed, index in pairs])
+  return jnp.stack([noises.request_key(seed, index) for seed, index in pairs])
 
 
 def test_noise_is_a_function_of_key_and_position_alone():
   keys_B = keys([(0, 0), (0, 1), (1, 0), (0, 0)])
   positions_BT = jnp.array([[5, 6, 5], [5, 6, 7], [5, 6, 7], [6, 5, 1 << 20]])
-  noise = np.asarray(sampling.position_noise(keys_B, positions_BT, V))
+  noise = np.asarray(noises.position_noise(keys_B, positions_BT, V))
   np.testing.assert_array_equal(noise[0, 0], noise[0, 2])
   np.testing.assert_array_equal(noise[3, 0], noise[0, 1])
   np.testing.assert_array_equal(noise[3, 1], noise[0, 0])
@@ -39,13 +42,26 @@ def test_noise_is_a_function_of_key_and_position_alone():
   flat = np.concatenate([*vectors.values(), noise[3, 2]])
   assert len(np.unique(flat)) == 9 * V
   # Neither the batch nor the block has a say.
-  alone = sampling.position_noise(keys_B[1:2], jnp.array([[6]]), V)
+  alone = noises.position_noise(keys_B[1:2], jnp.array([[6]]), V)
   np.testing.assert_array_equal(alone[0, 0], noise[1, 1])
 
 
 def chi_square(counts_V, probs_V):
   expected_V = probs_V * counts_V.sum()
   return np.sum((counts_V - expected_V) ** 2 / expected_V)
+
+
+def scores_of(logits_BTV, temperatures, noise_BTV):
+  """What a token is the arg max of, temperature alone."""
+  requests = [decode.Request((1,), 1, t) for t in temperatures]
+  stages = decode.Stages.of(requests)
+  controls = ControlShapes.of(stages, requests, V).pack(requests)
+  tables = sampling.Tables(jnp.array([-1]), None)
+  history = History(jnp.zeros(logits_BTV.shape[:2], int), None, None, None)
+  final_BTV = sampling.final_logits(
+    stages, tables, controls, None, history, logits_BTV
+  )
+  return sampling.choose(controls, final_BTV, noise_BTV)
 
 
 def softmax(logits_V):
@@ -56,13 +72,13 @@ def softmax(logits_V):
 def test_scores_draw_from_the_softmax_at_the_temperature():
   logits_V = np.linspace(-1.5, 1.5, V)
   n = 20_000
-  noise_BTV = sampling.position_noise(
+  noise_BTV = noises.position_noise(
     keys([(7, 0)]), jnp.arange(n)[None], V
   )  # fmt: skip
   for temperature in (0.5, 1.0, 2.0):
     drawn = jnp.argmax(
-      sampling.scores(
-        jnp.asarray(logits_V, jnp.float32), jnp.array([temperature]), noise_BTV
+      scores_of(
+        jnp.asarray(logits_V, jnp.float32)[None, None], [temperature], noise_BTV
       ),
       axis=-1,
     )
@@ -74,15 +90,15 @@ def test_scores_draw_from_the_softmax_at_the_temperature():
 
 def test_rows_at_temperature_zero_are_greedy_among_sampled_ones():
   logits = jax.random.normal(jax.random.key(0), (3, 2, V))
-  noise = sampling.position_noise(
+  noise = noises.position_noise(
     keys([(0, 0), (0, 1), (0, 2)]), jnp.zeros((3, 2), jnp.int32), V
   )
-  scores = sampling.scores(logits, jnp.array([0.0, 1.0, 0.0]), noise)
+  scores = scores_of(logits, [0.0, 1.0, 0.0], noise)
   np.testing.assert_array_equal(scores[0], logits[0])
   np.testing.assert_array_equal(scores[2], logits[2])
   np.testing.assert_allclose(scores[1], logits[1] + noise[1], rtol=1e-6)
   np.testing.assert_array_equal(
-    sampling.scores(logits, jnp.ones(3), None), logits
+    scores_of(logits, [0.0, 0.0, 0.0], None), logits
   )
   assert np.isfinite(scores).all()  # no division by a temperature of 0
 

@@ -93,7 +93,7 @@ def test_refused_trees_say_what_is_wrong():
   assert "rank -1" in refusal(lambda: from_paths([(-1,)]))
   wide = from_paths([(rank,) for rank in range(12)])
   assert "vocabulary of 11" in refusal(
-    lambda: decode.Spec(multi_token_model(), wide, False)
+    lambda: decode.Spec(multi_token_model(), wide)
   )
 
 
@@ -103,9 +103,9 @@ def test_refused_trees_say_what_is_wrong():
 )
 def test_no_tree_is_deeper_than_the_unbroken_run_of_heads(offsets, longest):
   model = multi_token_model(config_lib.Heads(offsets=offsets, matched=False))
-  decode.Spec(model, decode.Tree.chain(longest), False)
+  decode.Spec(model, decode.Tree.chain(longest))
   text = refusal(
-    lambda: decode.Spec(model, decode.Tree.chain(longest + 1), False)
+    lambda: decode.Spec(model, decode.Tree.chain(longest + 1))
   )
   assert f"{longest + 1} drafts deep" in text and f"only {longest}" in text
   assert BLOCK.chain_length == 3

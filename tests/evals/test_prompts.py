@@ -1,4 +1,4 @@
-"""Requests made of held-out rows: which rows, and what is refused."""
+"""Requests made of rows and of prompts: which ones, and what is refused."""
 
 import pathlib
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mtpjax.errors import UserError
-from mtpjax.evals import held_out_requests
+from mtpjax.evals import PROMPT_CLASSES, class_requests, held_out_requests
 
 
 class FakeRows:
@@ -58,6 +58,26 @@ def test_requests_differ_in_their_noise():
   requests = held_out_requests(FakeRows(20), 3, 4, 5, 0.5, seed=7)
   assert [(r.seed, r.index) for r in requests] == [(7, 0), (7, 1), (7, 2)]
   assert {(r.max_new_tokens, r.temperature) for r in requests} == {(5, 0.5)}
+  assert {r.kind for r in requests} == {"held-out"}
+
+
+def test_requests_of_classes_come_class_by_class():
+  prompts = {"b": [[1, 2], [3]], "a": [(4,)]}
+  requests = class_requests(prompts, 6, 0.5, seed=2)
+  assert [(r.kind, r.ids, r.index) for r in requests] == [
+    ("b", (1, 2), 0), ("b", (3,), 1), ("a", (4,), 0),
+  ]  # fmt: skip
+  assert {(r.max_new_tokens, r.temperature, r.seed) for r in requests} == {
+    (6, 0.5, 2)
+  }
+
+
+def test_each_class_has_a_handful_of_short_texts_of_its_own():
+  assert list(PROMPT_CLASSES) == ["code", "prose", "structured"]
+  texts = [text for own in PROMPT_CLASSES.values() for text in own]
+  assert len(set(texts)) == len(texts)
+  for own in PROMPT_CLASSES.values():
+    assert len(own) >= 4 and all(40 < len(text) < 300 for text in own)
 
 
 @pytest.mark.parametrize(

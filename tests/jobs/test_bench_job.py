@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from mtpjax import cli
+
 TINY = (
   "--model.d-model 32 --model.n-layers 4 --model.n-attention-heads 2 "
   "--model.n-kv-heads 1 --model.d-head 16 --model.d-ff 64 "
@@ -57,20 +59,141 @@ def test_train(tmp_path):
   )
 
 
+SECS = {
+  "pass_secs", "token_p50_secs", "token_p95_secs", "bare_pass_secs",
+  "trunk_secs", "draft_secs", "verify_secs", "commit_secs",
+}  # fmt: skip
+
+
 def test_decode(tmp_path):
   rows = bench(
-    tmp_path, "decode", "--batches", "1,2", "--temperatures", "0,1",
+    tmp_path, "decode", "--batches", "2", "--temperatures", "1",
     "--new-tokens", "12", "--prompt-length", "8", "--repeats", "1",
-    "--heads.offsets", "1,2,3",
+    "--heads.offsets", "1,2,3", "--modes", "next,heads-idle,tree",
   )  # fmt: skip
-  assert len(rows) == 8
+  assert [row["mode"] for row in rows] == ["next", "heads-idle", "tree"]
   for row in rows:
     assert row["outputs_identical"] is True
-    assert row["pass_secs"] > 0 and row["bare_pass_secs"] > 0
-    if row["mode"] == "next":
-      assert row["tokens_per_pass"] == 1
-    else:
+    assert row["class"] == "random" and row["batch"] == 2
+    assert row["tokens"] == 24
+    assert SECS <= set(row) and row["kept"] > 0
+    assert row["token_p50_secs"] <= row["token_p95_secs"]
+    drafts = row["mode"] != "next"
+    assert all(row[name] > 0 for name in SECS if drafts or name != "draft_secs")
+    if row["mode"] == "tree":
       assert 1 <= row["tokens_per_pass"] <= 3
+      assert len(row["acceptance_by_offset"]) == 2
+      assert len(row["acceptance_by_node"]) == 13
+    else:
+      assert row["tokens_per_pass"] == row["kept"] == 1 or drafts
+      assert row["proposed"] == row["accepted"] == 0
+      assert row["cache_rows_dropped"] == 0
+  report = json.loads((tmp_path / "bench.json").read_text())
+  [trees] = report["trees"]
+  assert set(trees) - {"batch", "temperature"} == set(
+    report["settings"]["modes"]
+  )
+  assert len(trees["tree"]["parents"]) == 13
+  assert report["settings"]["tree"] == "" and "pass_costs" not in report
+
+
+def prompt_file(path, *records):
+  path.write_text("".join(json.dumps(record) + "\n" for record in records))
+  return str(path)
+
+
+def test_decode_of_a_run_by_class_with_figures(
+  in_tiny_root, tmp_path, monkeypatch, capsys
+):
+  from mtpjax.jobs.bench import decode
+
+  cost_trees = decode.cost_trees
+  monkeypatch.setattr(decode, "cost_trees", lambda m: cost_trees(m, (1, 4)))
+  prompts = prompt_file(
+    tmp_path / "prompts.jsonl",
+    {"text": "def f2(x):", "class": "mine"},
+    {"ids": [256, 100]},
+    {"text": "d", "class": "code"},
+  )
+  out, folder = tmp_path / "out.json", tmp_path / "figures"
+  assert not cli.main(
+    ["bench", "decode", "runs/quickstart", "--classes", "code,held-out"]
+    + ["--prompts", prompts, "--modes", "next,lookup", "--batches", "4"]
+    + ["--new-tokens", "6", "--prompt-length", "8", "--repeats", "1"]
+    + ["--figures", str(folder), "--json", str(out)]
+  )
+  report = json.loads(out.read_text())
+  rows = report["rows"]
+  # A class of a file that has the name of another one joins it.
+  assert [(row["class"], row["mode"]) for row in rows] == [
+    (kind, mode)
+    for kind in ("code", "held-out", "mine", "prompts")
+    for mode in ("next", "lookup")
+  ]
+  for row in rows:
+    # Five texts of code take two batches of four.
+    assert row["tokens"] == 6 * (8 if row["class"] == "code" else 4)
+    assert row["outputs_identical"] is True
+  assert report["settings"]["prompts"] == prompts
+  assert [nodes for nodes, _ in report["pass_costs"]["batch 4"]] == [1, 4]
+  for name in ("acceptance", "pass_costs"):
+    png = (folder / f"{name}.png").read_bytes()
+    assert png.startswith(b"\x89PNG") and len(png) > 10_000
+  printed = capsys.readouterr().out
+  assert "tok/pass" in printed and "…" not in printed
+  assert max(map(len, printed.split("figures:")[0].splitlines())) <= 100
+
+
+DECODE = ("bench", "decode", "runs/quickstart")
+
+
+def test_prompts_that_a_bench_cannot_read_are_one_line(
+  in_tiny_root, tmp_path, fails
+):
+  path = tmp_path / "prompts.jsonl"
+  for record, words in (
+    ({"text": "a", "class": 7}, 'prompt 2: "class" must be a name, not 7'),
+    ({"text": "a", "class": " "}, "must be a name"),
+    ({"text": "a", "temperature": 1.0}, "prompt 2: has 'temperature'"),
+    ({"words": "a"}, "prompts.jsonl:2"),
+    ({"text": "a", "ids": [1]}, "prompt 2: has 'ids'"),
+    ({"ids": [1, 999]}, "id 999 is outside"),
+    ({"ids": []}, "has no tokens"),
+  ):
+    file = prompt_file(path, {"text": "fine"}, record)
+    assert words in fails(*DECODE, "--prompts", file), record
+  assert "no such file" in fails(*DECODE, "--prompts", "none.jsonl")
+
+
+def test_what_a_model_cannot_do_is_found_before_anything_runs(
+  in_tiny_root, tmp_path, fails, monkeypatch
+):
+  from mtpjax.jobs.bench import decode
+
+  monkeypatch.setattr(decode, "measure_decoding", None)
+  short = (*DECODE, "--prompt-length", "8")
+  line = fails(*short, "--classes", "code,verse")
+  assert "'verse'" in line and "structured" in line
+  assert "3 drafts deep" in fails(*short, "--tree", "4,2,1")
+  assert "none.json" in fails(*short, "--tree", "none.json")
+  assert "--tree" in fails(*short, "--tree", "4", "--modes", "next,chain")
+  assert "auto" in fails(*short, "--modes", "next,auto")
+  assert "twice" in fails(*short, "--modes", "next,next")
+  block = ("--verifier", "block", "--modes", "next,tree")
+  assert "block" in fails(*short, *block)
+  file = tmp_path / "file"
+  file.write_text("")
+  assert "no folder" in fails(*short, "--figures", file / "below")
+  monkeypatch.setitem(sys.modules, "matplotlib", None)
+  assert "mtpjax[figures]" in fails(*short, "--figures", tmp_path)
+
+
+def test_a_random_model_has_no_classes_of_prompts(fails):
+  assert "--classes" in fails("bench", "decode", "--classes", "code")
+  assert "--prompts" in fails("bench", "decode", "--prompts", "none.jsonl")
+  chain = ("--heads.offsets", "1", "--modes", "chain")
+  line = fails("bench", "decode", *TINY, *chain)
+  assert "offset 2" in line
 
 
 @pytest.mark.parametrize(
@@ -89,6 +212,7 @@ def test_decode(tmp_path):
     ("decode --temperatures -1", "argument --temperatures"),
     ("decode --temperatures nan", "argument --temperatures"),
     ("decode --modes next,fast", "'fast'"),
+    ("decode --verifier best", "argument --verifier"),
     ("decode --repeats x", "invalid int value: 'x'"),
     # Nothing that a bench does not read is offered.
     ("memory --heads.offsets 1,2", "--heads.offsets: no such option"),

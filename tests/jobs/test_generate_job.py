@@ -89,7 +89,7 @@ def test_only_a_line_feed_ends_a_prompt(tmp_path):
   texts = ["a\u2028b", "c\x85d", "é"]
   lines = [json.dumps({"text": t}, ensure_ascii=False) for t in texts]
   path.write_bytes("\r\n".join(lines).encode())
-  assert read_prompts(path) == texts
+  assert [prompt["text"] for prompt in read_prompts(path)] == texts
 
 
 def test_prompts_that_are_no_unicode_are_one_line(

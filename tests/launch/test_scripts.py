@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from mtpjax import cli, config
+from mtpjax.cli import bench
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Notes its arguments in $LOG; fails where they contain $FAIL.
@@ -138,7 +139,7 @@ def test_the_gpu_check_runs_tests_and_benches_that_exist(
     parsed.append(args)
     return {}
 
-  monkeypatch.setattr(cli, "_run", parse)
+  monkeypatch.setattr(bench, "_run", parse)
   monkeypatch.chdir(place)
   for call in calls[1:]:
     assert call[:3] == ["python3", "-m", "mtpjax"]

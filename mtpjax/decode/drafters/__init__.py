@@ -1,1 +1,1 @@
-"""Where candidates come from."""
+"""Where drafts come from."""

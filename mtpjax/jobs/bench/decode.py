@@ -1,4 +1,4 @@
-"""`mtpjax bench decode`: speed of decoding modes against bare passes."""
+"""`mtpjax bench decode`: what decoding modes bring, and where the time goes."""
 
 import dataclasses
 import pathlib
@@ -11,12 +11,47 @@ import rich.console
 
 from mtpjax import parallel
 from mtpjax.config import Config, Heads, Model
-from mtpjax.decode import Request, decode_params
-from mtpjax.evals.decode_speed import measure
+from mtpjax.decode import Request, Stages, decode_params
+from mtpjax.decode.batch import Packer
+from mtpjax.decode.calibration import Calibration
+from mtpjax.decode.tree_files import tree_to_dict
+from mtpjax.errors import UserError
+from mtpjax.evals import (
+  class_requests,
+  cost_trees,
+  default_modes,
+  measure_decoding,
+  measure_pass_costs,
+  mode_specs,
+)
+from mtpjax.evals.figures import (
+  require_matplotlib,
+  save_acceptance_figure,
+  save_cost_figure,
+)
 from mtpjax.heads import MultiTokenModel
 from mtpjax.jobs.bench.report import make_report, print_rows
 
+# (batch, temperature) -> requests of all classes.
 MakeRequests = Callable[[int, float], list[Request]]
+
+_WIDTH = 100
+_COLUMNS = {
+  "class": "class",
+  "batch": "B",
+  "temperature": "temp",
+  "mode": "mode",
+  "tokens_per_pass": "tok/pass",
+  "tokens_per_sec": "tok/s",
+  "speed_over_first": "speed",
+  "token_p50_secs": "p50",
+  "token_p95_secs": "p95",
+  "pass_secs": "pass",
+  "trunk_secs": "trunk",
+  "draft_secs": "draft",
+  "kept": "kept",
+  "outputs_identical": "same",
+}
 
 
 def default_config() -> Config:
@@ -27,118 +62,229 @@ def default_config() -> Config:
   )
 
 
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What is compared, on what.
+
+  Attributes:
+    batches: prompts decoded together.
+    temperatures: 0 is greedy.
+    modes: the first is what others are compared with; empty takes all that the
+      heads allow.
+    tree: of mode tree; "" is 4,2,1, cut to the reach of the heads.
+    verifier: of drafts at a temperature.
+    classes: of prompts, see `jobs.bench.prompts`; empty takes held-out rows,
+      unless there are prompts.
+    prompts: a file of prompts.
+    prompt_length: tokens of a held-out or random prompt.
+    new_tokens: tokens generated per prompt.
+    repeats: rounds; times are medians.
+  """
+
+  batches: Sequence[int] = (1, 4)
+  temperatures: Sequence[float] = (0.0,)
+  modes: Sequence[str] = ()
+  tree: str = ""
+  verifier: str = "coupled"
+  classes: Sequence[str] = ()
+  prompts: pathlib.Path | None = None
+  prompt_length: int = 64
+  new_tokens: int = 128
+  repeats: int = 5
+
+
 def run(
   config: Config,
   console: rich.console.Console,
   workdir: str | pathlib.Path | None = None,
-  batches: Sequence[int] = (1, 4),
-  temperatures: Sequence[float] = (0.0,),
-  modes: Sequence[str] = ("next", "chain"),
-  prompt_length: int = 64,
-  new_tokens: int = 128,
-  repeats: int = 5,
+  settings: Settings | None = None,
+  figures: pathlib.Path | None = None,
 ) -> dict[str, Any]:
-  """Measures a trained model on held-out prompts, or a random one.
+  """Measures a trained model on prompts by class, or a random one.
 
   Args:
     config: the random model; not used with a `workdir`.
     console: gets a table.
     workdir: of `mtpjax train`.
-    batches: prompts decoded together.
-    temperatures: 0 is greedy.
-    modes: the first is what others are compared with.
-    prompt_length: tokens of a prompt.
-    new_tokens: tokens generated per prompt.
-    repeats: rounds; times are medians.
+    settings: what is compared, on what.
+    figures: a folder for figures; the passes of larger and larger trees are
+      measured for them, too.
 
   Returns:
-    `rows`: per batch, temperature and mode the fields of
-    `evals.decode_speed.ModeSpeed`.
+    `rows`: per class, batch, temperature and mode the fields of
+    `evals.ModeSpeed`, in one level. `trees`: per batch, temperature and mode
+    parents and ranks of its nodes, in the order of `acceptance_by_node`. With
+    figures `pass_costs`: per batch [nodes, seconds].
+
+  Raises:
+    UserError: a mode, tree, verifier, class or prompt that cannot be, before
+      anything is measured; no matplotlib to draw figures with.
   """
+  settings = settings or Settings()
+  if figures is not None:
+    require_matplotlib()
+    if any(p.exists() and not p.is_dir() for p in (figures, *figures.parents)):
+      raise UserError(f"--figures {figures}: is no folder; give another one")
   if workdir is None:
-    model, params, make_requests = _random_model(
-      config, prompt_length, new_tokens
-    )
+    model, params, make_requests = _random_model(config, settings)
   else:
-    config, model, params, make_requests = _trained_model(
-      workdir, prompt_length, new_tokens
-    )
-  rows = []
-  for batch in batches:
-    for temperature in temperatures:
+    config, model, params, make_requests = _trained_model(workdir, settings)
+  modes = tuple(settings.modes) or default_modes(model, settings.verifier)
+  calibration = _calibration(workdir) if "auto" in modes else None
+  plan = []
+  for batch in settings.batches:
+    for temperature in settings.temperatures:
       requests = make_requests(batch, temperature)
-      for speed in measure(model, params, requests, modes, repeats):
-        rows.append(
-          {"batch": batch, "temperature": temperature}
-          | dataclasses.asdict(speed)
-        )
+      chosen = None
+      if calibration is not None:
+        chosen = calibration.nearest(batch, temperature).choice.tree
+      specs = mode_specs(
+        model, modes, Stages.of(requests), settings.tree, settings.verifier,
+        chosen,
+      )  # fmt: skip
+      Packer.of(specs[modes[0]], requests, ())  # says what it cannot run
+      plan.append((batch, temperature, specs, requests))
+  rows = []
+  with console.status("decoding"):
+    for batch, temperature, specs, requests in plan:
+      speeds = measure_decoding(
+        params, requests, specs, batch, settings.repeats
+      )
+      rows += [
+        {"batch": batch, "temperature": temperature} | speed.to_dict()
+        for speed in speeds
+      ]
+  if not console.is_terminal:  # a log, where nothing must be cut to 80 columns
+    console.width = max(console.width, _WIDTH)
   print_rows(
     console,
-    "decoding; ms per pass: in the loop, trunk alone, trunk and heads alone",
-    [row | _milliseconds(row) for row in rows],
-    {
-      "batch": "B",
-      "temperature": "temp",
-      "mode": "mode",
-      "tokens_per_pass": "tok/pass",
-      "tokens_per_sec": "tok/s",
-      "pass": "loop",
-      "bare": "trunk",
-      "bare_draft": "+heads",
-      "pass_over_bare_draft": "ratio",
-      "speed_over_first": "speed",
-      "outputs_identical": "same",
+    "decoding; p50, p95, pass, trunk and draft are milliseconds",
+    [_readable(row) for row in rows],
+    _COLUMNS,
+  )
+  report = make_report(
+    rows,
+    config,
+    dataclasses.asdict(settings)
+    | {
+      "workdir": str(workdir) if workdir else None,
+      "prompts": str(settings.prompts) if settings.prompts else None,
+      "modes": list(modes),
     },
   )
-  settings = {
-    "workdir": str(workdir) if workdir else None,
-    "prompt_length": prompt_length,
-    "new_tokens": new_tokens,
-    "repeats": repeats,
-  }
-  return make_report(rows, config, settings)
+  report["trees"] = [
+    {
+      "batch": batch,
+      "temperature": temperature,
+      **{mode: tree_to_dict(spec.tree) for mode, spec in specs.items()},
+    }
+    for batch, temperature, specs, _ in plan
+  ]
+  if figures is not None:
+    with console.status("measuring passes by their nodes"):
+      costs = {
+        f"batch {batch}": measure_pass_costs(
+          model, params, requests[:batch], cost_trees(model), settings.repeats
+        )
+        for batch in settings.batches
+        for requests in [make_requests(batch, settings.temperatures[0])]
+      }
+    report["pass_costs"] = costs
+    _draw(rows, costs, figures)
+    console.print(f"figures: {figures}", highlight=False)
+  return report
 
 
-def _milliseconds(row: dict[str, Any]) -> dict[str, float]:
-  return {
-    "pass": 1e3 * row["pass_secs"],
-    "bare": 1e3 * row["bare_pass_secs"],
-    "bare_draft": 1e3 * row["bare_draft_pass_secs"],
-  }
+def _calibration(workdir: str | pathlib.Path | None) -> Calibration | None:
+  if workdir is None:
+    return None  # mode auto will say what it lacks
+  # Only here: random models need neither data nor checkpoints installed.
+  from mtpjax.checkpoint import WorkDir
+
+  path = WorkDir(workdir).calibration
+  calibration = Calibration.load(path)
+  calibration.require_device(path)
+  return calibration
+
+
+def _readable(row: dict[str, Any]) -> dict[str, str]:
+  """Returns short cells, times in milliseconds."""
+  cells = {}
+  for name in _COLUMNS:
+    value = row[name]
+    if name == "tokens_per_sec":
+      cells[name] = f"{value:,.0f}"
+    elif name.endswith("_secs"):
+      cells[name] = f"{1e3 * value:.3g}"
+    elif name == "outputs_identical":
+      cells[name] = "-" if value is None else "yes" if value else "NO"
+    elif name in ("tokens_per_pass", "speed_over_first", "kept"):
+      cells[name] = f"{value:.2f}"
+    else:
+      cells[name] = f"{value:g}" if name == "temperature" else str(value)
+  return cells
+
+
+def _draw(
+  rows: list[dict[str, Any]],
+  costs: dict[str, list[tuple[int, float]]],
+  folder: pathlib.Path,
+) -> None:
+  # How often drafts are accepted hardly depends on the batch.
+  batch = rows[0]["batch"]
+  panels: dict[str, dict[str, list[float]]] = {}
+  for row in rows:
+    panel = panels.setdefault(f"temperature {row['temperature']:g}", {})
+    if row["batch"] == batch and row["acceptance_by_offset"]:
+      panel[f"{row['class']}, {row['mode']}"] = row["acceptance_by_offset"]
+  save_acceptance_figure(folder / "acceptance.png", panels)
+  save_cost_figure(folder / "pass_costs.png", costs)
 
 
 def _random_model(
-  config: Config, prompt_length: int, new_tokens: int
+  config: Config, settings: Settings
 ) -> tuple[MultiTokenModel, Any, MakeRequests]:
+  if settings.classes or settings.prompts:
+    name = "--classes" if settings.classes else "--prompts"
+    raise UserError(
+      f"{name}: a random model has no tokenizer; name a work directory"
+    )
   mesh = parallel.single_device_mesh()
   model = MultiTokenModel(config.model, config.heads, mesh)
   params = decode_params(model, model.init(jax.random.key(0)))
 
   def make_requests(batch: int, temperature: float) -> list[Request]:
     prompts = np.random.default_rng(0).integers(
-      0, config.model.vocab_size, (batch, prompt_length)
+      0, config.model.vocab_size, (batch, settings.prompt_length)
     )
-    return [
-      Request(tuple(prompt.tolist()), new_tokens, temperature, 0, i)
-      for i, prompt in enumerate(prompts)
-    ]
+    return class_requests(
+      {"random": prompts.tolist()}, settings.new_tokens, temperature
+    )
 
   return model, params, make_requests
 
 
 def _trained_model(
-  workdir: str | pathlib.Path, prompt_length: int, new_tokens: int
+  workdir: str | pathlib.Path, settings: Settings
 ) -> tuple[Config, MultiTokenModel, Any, MakeRequests]:
-  # Only here: random models need neither data nor checkpoints installed.
   from mtpjax import api
-  from mtpjax.evals.prompts import held_out_requests
+  from mtpjax.jobs.bench.prompts import CLASSES, trained_requests
 
+  classes = tuple(dict.fromkeys(settings.classes))
+  for name in classes:
+    if name not in CLASSES:
+      raise UserError(
+        f"--classes: {name!r} is not one of {', '.join(CLASSES)}; name a file "
+        "of other prompts with --prompts"
+      )
+  if not classes and settings.prompts is None:
+    classes = ("held-out",)
   loaded = api.load(workdir)
-  rows = loaded.open_rows("validation")
 
   def make_requests(batch: int, temperature: float) -> list[Request]:
-    return held_out_requests(
-      rows, batch, prompt_length, new_tokens, temperature
-    )
+    return trained_requests(
+      loaded, classes, settings.prompts, batch, settings.prompt_length,
+      settings.new_tokens, temperature,
+    )  # fmt: skip
 
   return loaded.config, loaded.model, loaded.decode_params, make_requests

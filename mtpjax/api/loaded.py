@@ -1,9 +1,6 @@
-"""For use as a library: load a run and generate with it.
+"""A trained model, ready to generate with."""
 
-The loss for somebody else's training loop is `mtpjax.losses`; the README shows
-both at work.
-"""
-
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -15,19 +12,20 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax import decode, parallel
+from mtpjax.api.prompts import Prompt, RequestMaker, read_prompt
+from mtpjax.api.stream import Stream
 from mtpjax.checkpoint import Store, WorkDir
 from mtpjax.data import (
   Rows,
-  TextStream,
   Tokenizer,
   load_fingerprint,
   load_tokenizer,
   open_rows,
 )
+from mtpjax.decode.calibration import Calibration
+from mtpjax.decode.governor import Governor
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
-
-Prompt = str | Sequence[int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,11 +33,14 @@ class Generation:
   """What a prompt has brought.
 
   Attributes:
-    ids: generated ids; an EOS that ended them is the last one.
-    text: the same as text, special tokens left out.
-    finish_reason: "eos" or "length".
-    logprobs: log-probability of each id under the model, at temperature 1.
+    ids: generated ids; what ended them (an EOS, a stop) belongs to them.
+    text: the same as text, without special tokens and the stop string.
+    finish_reason: "eos", "stop" or "length".
+    logprobs: log-probability of each id under the model at temperature 1,
+      before penalties and masks.
     passes: trunk passes that committed them, the prompt's own included.
+    proposed: drafts that those passes verified.
+    accepted: drafts that became text.
   """
 
   ids: list[int]
@@ -47,6 +48,8 @@ class Generation:
   finish_reason: str
   logprobs: list[float]
   passes: int
+  proposed: int
+  accepted: int
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +61,7 @@ class Loaded:
     model: applies the parameters.
     params: {"lm": ..., "heads": ...}.
     tokenizer: the run's own.
+    workdir: where it was loaded from.
     step: completed steps of the checkpoint.
     data_id: id of the rows it was trained on.
   """
@@ -66,6 +70,7 @@ class Loaded:
   model: MultiTokenModel
   params: Any
   tokenizer: Tokenizer
+  workdir: pathlib.Path
   step: int
   data_id: str
 
@@ -104,7 +109,7 @@ class Loaded:
       )
     return open_rows(path, split)
 
-  def encode(self, prompt: Prompt) -> list[int]:
+  def encode(self, prompt: str | Sequence[int]) -> list[int]:
     """Returns the ids of a prompt: a text as a document begins, ids as is."""
     if not isinstance(prompt, str):
       return [int(i) for i in prompt]
@@ -124,76 +129,97 @@ class Loaded:
     """Continues prompts.
 
     Args:
-      prompts: texts, or lists of ids.
-      ignore_eos: go on to `max_new_tokens` whatever comes.
+      prompts: texts; lists of ids; or mappings with "text" or "ids" and
+        settings of their own, as {"text": "a", "temperature": 0.8, "seed": 3}.
+        A prompt with its own seed does not depend on its place among them.
+      ignore_eos: no EOS ends a text.
       on_text: called with the index of a prompt and its next piece of text as
         tokens are committed; the pieces join to the text.
       **overrides: fields of `config.Decode`, such as `mode="next"`,
         `temperature=0.8`, `seed=1`, `max_new_tokens=64`. The output does not
-        depend on `mode`, nor on the other prompts.
+        depend on `mode`, nor on the other prompts (but for the verifier
+        `typical`, which is lossy).
 
     Returns:
       A `Generation` per prompt, in their order.
 
     Raises:
       UserError: a prompt without tokens or longer than the cache, an id
-        outside the vocabulary, or a setting unknown or out of range.
+        outside the vocabulary, settings unknown, out of range or in conflict,
+        a grammar that admits nothing.
     """
     if not prompts:
       return []
     changes = {f"decode.{name}": value for name, value in overrides.items()}
-    settings = config_lib.override(self.config, changes).decode
-    tree = decode.Tree.for_mode(settings.mode, self.config.heads)
-    spec = decode.Spec(self.model, tree, settings.temperature > 0)
+    config = config_lib.override(self.config, changes)
+    settings = config.decode
     eos_ids = () if ignore_eos else self.tokenizer.eos_ids
-    requests = [
-      self._request(settings, self.encode(prompt), index)
-      for index, prompt in enumerate(prompts)
-    ]
+    maker = RequestMaker(self.tokenizer, eos_ids, self.model.config.vocab_size)
+    asked, requests = [], []
+    for index, prompt in enumerate(prompts):
+      where = f"prompt {index}"
+      asked.append(read_prompt(prompt, config, where))
+      ids = self.encode(asked[-1].content)
+      requests.append(maker.make(asked[-1], ids, index, where))
     batch = min(settings.batch_size, len(requests))
-    results: list[decode.Result] = []
-    for first in range(0, len(requests), batch):
-      group = requests[first : first + batch]
-      streams = [TextStream(self.tokenizer) for _ in group]
-      seen = [0] * len(group)
-      latest: list[decode.Result] = []
-      for latest in decode.generate(
-        spec, self.decode_params, group, eos_ids, batch, settings.chunk_passes
-      ):
-        if on_text is None:
-          continue
-        for i, result in enumerate(latest):
-          piece = streams[i].push(result.ids[seen[i] :])
-          seen[i] = len(result.ids)
-          if result.finish_reason != "running":
-            piece += streams[i].flush()
-          if piece:
-            on_text(first + i, piece)
-      results += latest
+    specs, governor = self._programs(settings, requests, batch)
+    streams = [
+      Stream(
+        self.tokenizer, a.settings.stop, on_text, index,
+        requests[index].min_new_tokens,
+      )
+      for index, a in enumerate(asked)
+    ]  # fmt: skip
+    results: dict[int, decode.Result] = {}
+    for latest in decode.generate(
+      specs,
+      self.decode_params,
+      requests,
+      eos_ids,
+      batch,
+      settings.chunk_passes,
+      lambda number, ids: streams[number].find_stop(ids),
+      governor,
+    ):
+      for number, result in latest.items():
+        results[number] = result
+        streams[number].push(result)
     return [
       Generation(
         list(result.ids),
-        self.tokenizer.decode(result.ids),
+        streams[number].text(result.ids),
         result.finish_reason,
         list(result.logprobs),
         result.passes,
+        result.proposed,
+        result.accepted,
       )
-      for result in results
+      for number, result in sorted(results.items())
     ]
 
-  def _request(
-    self, settings: config_lib.Decode, ids: list[int], index: int
-  ) -> decode.Request:
-    room, new = settings.cache_tokens, settings.max_new_tokens
-    if room and len(ids) >= room:
-      raise UserError(
-        f"prompt {index}: {len(ids)} tokens leave no room in a cache of "
-        f"{room}; raise decode.cache_tokens or shorten the prompt"
+  def _programs(
+    self,
+    settings: config_lib.Decode,
+    requests: Sequence[decode.Request],
+    batch: int,
+  ) -> tuple[list[decode.Spec], Governor | None]:
+    """Returns the programs of a mode, and what chooses between them."""
+    stages = decode.Stages.of(requests)
+    if settings.mode != "auto":
+      return [decode.Spec.for_mode(self.model, settings, stages)], None
+    path = WorkDir(self.workdir).calibration
+    calibration = Calibration.load(path)
+    calibration.require_device(path)
+    if calibration.step != self.step:
+      _warn(
+        f"{path} is of step {calibration.step}, this is step {self.step}; "
+        f"`mtpjax calibrate {self.workdir}` measures anew"
       )
-    if room:
-      new = min(new, room - len(ids))
-    return decode.Request(
-      tuple(ids), new, settings.temperature, settings.seed, index
+    temperatures = collections.Counter(r.temperature for r in requests)
+    [(usual, _)] = temperatures.most_common(1)
+    levels = calibration.nearest(batch, usual).levels
+    return decode.Spec.for_levels(self.model, settings, stages, levels), (
+      Governor(levels)
     )
 
 
@@ -235,6 +261,7 @@ def load(
     model,
     state["params"],
     tokenizer,
+    place.path,
     metadata["step"],
     metadata["data"],
   )

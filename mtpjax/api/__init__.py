@@ -1,0 +1,10 @@
+"""For use as a library: load a run and generate with it.
+
+The loss for somebody else's training loop is `mtpjax.losses`; the README shows
+both at work.
+"""
+
+from mtpjax.api.loaded import Generation, Loaded, load
+from mtpjax.api.prompts import Prompt
+
+__all__ = ["Generation", "Loaded", "Prompt", "load"]

@@ -1,0 +1,443 @@
+"""Grammars as token automata: which tokens may follow, and where they lead.
+
+A pattern is turned into an automaton over bytes by outlines-core, and the
+tokens of the vocabulary are then followed through it byte by byte here. (Its
+own index over tokens is not used: it leaves tokens out wherever a match could
+also go on, such as the "." of "1.5" after `[0-9]+`.)
+
+  pattern ab*          state  token  leads to
+  tokens a b ab EOS    0      a      1
+                       0      ab     1
+                       1      b      1
+                       1      EOS    1
+
+Axes: G states of the token automaton, E its edges, N states of the byte
+automaton, T tokens of the vocabulary, L bytes of the longest token.
+"""
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mtpjax.errors import UserError
+
+# Stands behind every pattern, and no match ends before it. Without it the
+# automaton would prefer the first match that it finds: `a|ab` would end at a.
+# A noncharacter, which no text should hold: a text may end, but not go on,
+# after one.
+_END = "\U0010ffff"
+# Stands before it, with the empty text as the second choice of the whole, as
+# in `START(?:a|ab)END|`. outlines-core also builds the automaton of a match
+# that begins anywhere; a match at once, wherever that is, keeps it small (45 s
+# become 0.1 s for any JSON value). Two bytes, because outlines-core drops a
+# token behind which it learns of a match that has ended.
+_START = "\0\0"
+_UNUSED = 258  # outlines-core wants the id of an EOS
+_MAX_STATES = 100_000  # of the byte automaton: a table of 100 MB
+
+# What outlines-core heeds: it looks for these keywords in this order, goes by
+# the first that it finds, and reads of the others only those named here.
+_HEEDED: dict[str, set[str]] = {
+  "properties": {"type", "required", "additionalProperties"},
+  "allOf": set(),
+  "anyOf": set(),
+  "oneOf": set(),
+  "prefixItems": {"type", "items"},
+  "enum": {"type"},
+  "const": {"type"},
+  "$ref": set(),
+}
+_HEEDED_BY_TYPE: dict[str, set[str]] = {
+  "string": {"minLength", "maxLength", "pattern", "format"},
+  "array": {"items", "minItems", "maxItems"},
+  "object": {"additionalProperties"},
+}
+# Its patterns of time, uri and email admit texts that are not even JSON.
+_FORMATS = {"date", "date-time", "uuid"}
+_ANNOTATIONS = {
+  "$schema", "$id", "$comment", "$defs", "definitions", "title", "description",
+  "default", "examples", "deprecated", "readOnly", "writeOnly",
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Grammar:
+  """A token automaton. State 0 is the start; from every state EOS is in reach.
+
+  Attributes:
+    source: the pattern or schema, for messages.
+    vocab_size: what all token ids are below.
+    starts_G1: where the edges of each state begin, and the end of the last's.
+    tokens_E: tokens, ascending within a state. EOS ids are allowed exactly
+      where the text so far matches.
+    next_E: the state that each leads to; EOS stays where it is.
+  """
+
+  source: str
+  vocab_size: int
+  starts_G1: np.ndarray
+  tokens_E: np.ndarray
+  next_E: np.ndarray
+
+  @property
+  def n_states(self) -> int:
+    """States, the start included."""
+    return len(self.starts_G1) - 1
+
+  def edges(self, state: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tokens allowed in a state and the states they lead to."""
+    span = slice(self.starts_G1[state], self.starts_G1[state + 1])
+    return self.tokens_E[span], self.next_E[span]
+
+
+def compile_regex(
+  pattern: str,
+  token_bytes: Mapping[int, bytes],
+  eos_ids: Sequence[int],
+  vocab_size: int,
+) -> Grammar:
+  r"""Compiles a regular expression, which the whole text must match.
+
+  Args:
+    pattern: in the syntax of Rust's `regex`, without look-around,
+      back-references, ^, $ and Unicode \b. `.` and classes are characters of
+      Unicode, \d and \w too.
+    token_bytes: the bytes of every ordinary token.
+    eos_ids: ids that end a text; all of them may end a match.
+    vocab_size: ids are below this.
+
+  Returns:
+    The grammar. Every tokenisation of a matching text is allowed, and no
+    state is a dead end.
+
+  Raises:
+    UserError: not such a pattern, one of too many states, no text of this
+      vocabulary matches, no EOS, an id that is too large, or outlines-core is
+      not installed.
+  """
+  return _compile(pattern, pattern, token_bytes, eos_ids, vocab_size)
+
+
+def compile_json_schema(
+  schema: str,
+  token_bytes: Mapping[int, bytes],
+  eos_ids: Sequence[int],
+  vocab_size: int,
+) -> Grammar:
+  """Compiles a JSON schema.
+
+  Properties come in the order of the schema. `oneOf` is read as `anyOf`. A
+  `pattern` is what stands between the quotes, so it must itself keep quotes,
+  backslashes and control characters out. `$ref` to itself is followed a few
+  times only.
+
+  Args:
+    schema: the schema as JSON.
+    token_bytes: the bytes of every ordinary token.
+    eos_ids: ids that end a text; all of them may end a match.
+    vocab_size: ids are below this.
+
+  Returns:
+    The grammar.
+
+  Raises:
+    UserError: not JSON, or a schema with something that can't be heeded;
+      and all of `compile_regex`.
+  """
+  _outlines()
+  from outlines_core.json_schema import build_regex_from_schema
+
+  name = _shown(schema)
+  try:
+    definition = json.loads(schema)
+  except ValueError as error:
+    raise UserError(f"grammar: {name} is not JSON ({error})") from error
+  try:
+    plain = _plain_schema(definition, name)
+  # A list where an object belongs, and the like.
+  except (AttributeError, TypeError) as error:
+    raise UserError(f"grammar: {name} is not a JSON schema") from error
+  try:
+    pattern = build_regex_from_schema(json.dumps(plain, ensure_ascii=False))
+  except (TypeError, ValueError) as error:
+    reason = str(error).partition("\n")[0].strip()
+    raise UserError(f"grammar: JSON schema {name}: {reason}") from error
+  # To JSON schemas \d is an ASCII digit. Pairs, so that \\d stays as it is.
+  pattern = re.sub(
+    r"\\.", lambda pair: "[0-9]" if pair[0] == r"\d" else pair[0], pattern
+  )
+  return _compile(schema, pattern, token_bytes, eos_ids, vocab_size)
+
+
+def _compile(
+  source: str,
+  pattern: str,
+  token_bytes: Mapping[int, bytes],
+  eos_ids: Sequence[int],
+  vocab_size: int,
+) -> Grammar:
+  if not eos_ids:
+    raise UserError(
+      "grammar: the tokenizer has no EOS, and a text that matches could never "
+      "end; name one with --data.eos-tokens"
+    )
+  # A token of no bytes could be repeated for ever.
+  texts = {i: text for i, text in token_bytes.items() if text}
+  outside = [i for i in (*texts, *eos_ids) if not 0 <= i < vocab_size]
+  if outside:
+    raise UserError(
+      f"grammar: token {outside[0]} is not below the vocabulary size of "
+      f"{vocab_size}; the tokenizer is not the model's"
+    )
+  eos_T = np.unique(np.asarray(eos_ids, np.int32))
+  # One that is also an ordinary token is never text.
+  ids = [i for i in sorted(texts) if i not in eos_ids]
+  table_NB, is_final_N, start = _byte_automaton(pattern, _shown(source))
+  edges = _token_edges(table_NB, start, [texts[i] for i in ids])
+  successors = {state: set(np.unique(to).tolist()) for state, (_, to) in edges}
+  is_kept_N = np.zeros(len(table_NB), bool)
+  is_kept_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = True
+  if not is_kept_N[start]:
+    raise UserError(
+      f"grammar: {_shown(source)} admits no text of this vocabulary; the "
+      "tokenizer lacks a token for some byte of every match"
+    )
+  # What can't finish is never on the way to what can: the order stays
+  # breadth-first without it.
+  order = [state for state, _ in edges if is_kept_N[state]]
+  number_N = np.zeros(len(table_NB), np.int32)
+  number_N[order] = np.arange(len(order))
+  ids_T = np.asarray(ids, np.int32)
+  tokens, nexts = [], []
+  for state, (rows, to) in edges:
+    if not is_kept_N[state]:
+      continue
+    kept = is_kept_N[to]
+    token_E, next_E = ids_T[rows[kept]], number_N[to[kept]]
+    if is_final_N[state]:
+      token_E = np.concatenate([token_E, eos_T])
+      itself = np.full_like(eos_T, number_N[state])
+      next_E = np.concatenate([next_E, itself])
+    ascending = np.argsort(token_E)
+    tokens.append(token_E[ascending])
+    nexts.append(next_E[ascending])
+  starts_G1 = np.zeros(len(order) + 1, np.int64)
+  np.cumsum([len(t) for t in tokens], out=starts_G1[1:])
+  return Grammar(
+    source, vocab_size, starts_G1, np.concatenate(tokens), np.concatenate(nexts)
+  )
+
+
+def _byte_automaton(
+  pattern: str, name: str
+) -> tuple[np.ndarray, np.ndarray, int]:
+  """Returns table [N, 256], is_final [N] and the start; the last is dead.
+
+  From every state but the last a final one can be reached.
+  """
+  # First without parentheses, in which `a)(b` would be a pattern. The empty
+  # text as the first choice makes this cheap.
+  _index(f"|{pattern}", {b"\0": [0]}, pattern, name)
+  start, end = 256, 257
+  tokens = {bytes([byte]): [byte] for byte in range(256)}
+  tokens |= {_START.encode(): [start], _END.encode(): [end]}
+  index = _index(f"{_START}(?:{pattern}){_END}|", tokens, pattern, name)
+  transitions, ended = index.get_transitions(), index.get_final_states()
+  if len(transitions) > _MAX_STATES:
+    raise UserError(
+      f"grammar: {name} has {len(transitions)} states, more than the "
+      f"{_MAX_STATES} supported; repeat less, or bound the repetitions lower"
+    )
+  initial = transitions[index.get_initial_state()][start]
+  # Sorted: the order of the dictionary differs from run to run.
+  number = {s: n for n, s in enumerate(sorted({*transitions, *ended, initial}))}
+  dead = len(number)
+  table_NB = np.full((dead + 1, 256), dead, np.int32)
+  is_final_N = np.zeros(dead + 1, bool)
+  for state, row in transitions.items():
+    for byte, to in row.items():
+      if byte < 256:
+        table_NB[number[state], byte] = number[to]
+    is_final_N[number[state]] = row.get(end) in ended
+  successors = {n: set(table_NB[n].tolist()) for n in range(dead)}
+  is_dead_N = np.ones(dead + 1, bool)
+  is_dead_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = False
+  # Also what only spells _END out, byte by byte.
+  table_NB[is_dead_N[table_NB]] = dead
+  return table_NB, is_final_N, number[initial]
+
+
+def _token_edges(
+  table_NB: np.ndarray, start: int, texts: Sequence[bytes]
+) -> list[tuple[int, tuple[np.ndarray, np.ndarray]]]:
+  """Follows every text from every state within reach, breadth first.
+
+  Returns (state, (indices into texts, states they lead to)) of each.
+  """
+  dead = len(table_NB) - 1
+  lengths_T = np.asarray([len(text) for text in texts], np.int32)
+  longest = max(lengths_T, default=0)
+  padded = b"".join(text.ljust(longest, b"\0") for text in texts)
+  bytes_LT = np.frombuffer(padded, np.uint8).reshape(-1, longest or 1).T.copy()
+  flat = table_NB.ravel()
+  queue, seen, edges = [start], {start}, []
+  for state in queue:
+    alive = np.arange(len(texts))
+    at = np.full(len(texts), state, np.int32)
+    rows, to = [alive[:0]], [at[:0]]
+    for depth in range(longest):
+      at = flat[at * 256 + bytes_LT[depth, alive]]
+      lives = at != dead
+      alive, at = alive[lives], at[lives]
+      if not alive.size:
+        break
+      ends = lengths_T[alive] == depth + 1
+      rows.append(alive[ends])
+      to.append(at[ends])
+      alive, at = alive[~ends], at[~ends]
+    edges.append((state, (np.concatenate(rows), np.concatenate(to))))
+    new = [s for s in np.unique(edges[-1][1][1]).tolist() if s not in seen]
+    seen.update(new)
+    queue.extend(new)
+  return edges
+
+
+def _reaching(
+  successors: Mapping[int, Iterable[int]], goals: Iterable[int]
+) -> set[int]:
+  """Returns the states from which a goal can be reached, goals included."""
+  predecessors: dict[int, list[int]] = {}
+  for state, following in successors.items():
+    for to in following:
+      predecessors.setdefault(to, []).append(state)
+  queue = [int(goal) for goal in goals]
+  found = set(queue)
+  for state in queue:
+    new = [s for s in predecessors.get(state, ()) if s not in found]
+    found.update(new)
+    queue.extend(new)
+  return found
+
+
+def _outlines() -> Any:
+  try:
+    import outlines_core
+  except ModuleNotFoundError as error:
+    raise UserError(
+      "grammar: outlines-core is not installed; install mtpjax[grammar]"
+    ) from error
+  return outlines_core
+
+
+def _index(
+  padded: str,
+  tokens: Mapping[bytes, Sequence[int]],
+  pattern: str,
+  name: str,
+) -> Any:
+  """Returns outlines-core's automaton of the padded pattern."""
+  outlines = _outlines()
+  try:
+    return outlines.Index(padded, outlines.Vocabulary(_UNUSED, dict(tokens)))
+  except ValueError as error:
+    reason = str(error).partition("\n")[0]
+    if "incompatible" in reason:
+      raise UserError(
+        f"grammar: {name} admits no text, or a part of it never matches; the "
+        "whole text is matched anyhow: leave ^ and $ out"
+      ) from error
+    if "start state" in reason:
+      raise UserError(
+        f"grammar: {name} begins with an anchor; the whole text is matched "
+        "anyhow: leave ^ and $ out"
+      ) from error
+    try:  # Python often knows better what is wrong.
+      re.compile(pattern)
+    except re.error as better:
+      reason = str(better)
+    raise UserError(
+      f"grammar: {name} can't be used as a regular expression ({reason}); "
+      "look-around, back-references and \\b never can"
+    ) from error
+
+
+def _plain_schema(schema: Any, name: str) -> Any:
+  """Returns the schema without annotations; all that is left is heeded.
+
+  outlines-core passes over what it does not know, such as `minimum`: the text
+  would look as if it kept to the schema.
+  """
+  if schema is True or (
+    isinstance(schema, dict) and not set(schema) - _ANNOTATIONS
+  ):
+    # Alternatives, which outlines-core puts in parentheses only here.
+    anything: dict[str, Any] = {"anyOf": [{}]}
+    return anything | _definitions(schema, name)
+  if not isinstance(schema, dict):
+    raise UserError(
+      f"grammar: JSON schema {name}: {_shown(json.dumps(schema))} is not an "
+      "object"
+    )
+  left = {k: v for k, v in schema.items() if k not in _ANNOTATIONS}
+  first = next((keyword for keyword in _HEEDED if keyword in left), "type")
+  heeded = {first} | _HEEDED.get(first, set())
+  if first == "type":
+    types = left.get("type")
+    for kind in types if isinstance(types, list) else [types]:
+      heeded |= _HEEDED_BY_TYPE.get(str(kind), set())
+  passed_over = set(left) - heeded
+  # Of these only the first counts.
+  lengths = {"minLength", "maxLength"} & set(left)
+  if (bool(lengths), "pattern" in left, "format" in left).count(True) > 1:
+    passed_over |= {"pattern", "format"} & set(left)
+  if left.get("format", "date") not in _FORMATS:
+    passed_over.add("format")
+  if first == "allOf" and len(left["allOf"]) != 1:
+    passed_over.add("allOf")  # joined one behind the other
+  if passed_over:
+    raise UserError(
+      f"grammar: JSON schema {name}: {', '.join(sorted(passed_over))} would "
+      f"not be heeded in {_shown(json.dumps(left))}; leave it out"
+    )
+  properties = left.get("properties", {})
+  for key in [*properties, *left.get("required", ())]:
+    if key not in properties:
+      raise UserError(
+        f"grammar: JSON schema {name}: {key!r} is required but not among the "
+        "properties"
+      )
+    if json.dumps(key, ensure_ascii=False) != f'"{key}"':
+      raise UserError(
+        f"grammar: JSON schema {name}: the property {key!r} needs escapes; "
+        "use another name"
+      )
+  for keyword in ("properties", "items", "additionalProperties"):
+    if keyword not in left or (first == "properties" != keyword):
+      continue
+    if keyword == "properties":
+      left[keyword] = {k: _plain_schema(v, name) for k, v in properties.items()}
+    elif left[keyword] is not False:
+      left[keyword] = _plain_schema(left[keyword], name)
+  for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+    if keyword in left:
+      left[keyword] = [_plain_schema(v, name) for v in left[keyword]]
+  return left | _definitions(schema, name)
+
+
+def _definitions(schema: Any, name: str) -> dict[str, Any]:
+  found = schema if isinstance(schema, dict) else {}
+  return {
+    keyword: {k: _plain_schema(v, name) for k, v in found[keyword].items()}
+    for keyword in ("$defs", "definitions")
+    if keyword in found
+  }
+
+
+def _shown(source: str) -> str:
+  """A pattern or schema on one line, and not too long a one."""
+  line = " ".join(source.split())
+  return repr(line if len(line) <= 100 else f"{line[:97]}...")

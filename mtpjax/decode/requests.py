@@ -1,0 +1,183 @@
+"""What is asked of a decoder, and what comes back."""
+
+import dataclasses
+
+import numpy as np
+
+from mtpjax.decode.grammar import Grammar
+from mtpjax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+  """One prompt to go on from.
+
+  Attributes:
+    ids: token ids of the prompt, at least one.
+    max_new_tokens: tokens to generate at most, at least 1.
+    temperature: 0 is greedy.
+    seed: seed of the request's noise.
+    index: tells requests of one seed apart.
+    min_new_tokens: tokens before which no text ends.
+    top_k: sample from the k likeliest tokens; 0 is all.
+    top_p: sample from the likeliest tokens that hold so much probability.
+    min_p: sample from tokens of so much of the likeliest's probability.
+    repetition_penalty: divides positive logits, and multiplies negative ones,
+      of tokens that prompt or text have (Keskar et al. 2019).
+    frequency_penalty: subtracted for each time the text has a token.
+    presence_penalty: subtracted once if the text has a token.
+    logit_bias: (id, value) pairs, added to the logits.
+    bad_words: sequences of ids that the text never has.
+    stop_sequences: sequences of ids that end the text and belong to it.
+    grammar: what the text must match; it then ends with an EOS.
+    kind: class of the request; acceptance is tracked per class.
+  """
+
+  ids: tuple[int, ...]
+  max_new_tokens: int
+  temperature: float = 0.0
+  seed: int = 0
+  index: int = 0
+  min_new_tokens: int = 0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  repetition_penalty: float = 1.0
+  frequency_penalty: float = 0.0
+  presence_penalty: float = 0.0
+  logit_bias: tuple[tuple[int, float], ...] = ()
+  bad_words: tuple[tuple[int, ...], ...] = ()
+  stop_sequences: tuple[tuple[int, ...], ...] = ()
+  grammar: Grammar | None = None
+  kind: str = ""
+
+  def check(
+    self, where: str, vocab_size: int, eos_ids: tuple[int, ...]
+  ) -> None:
+    """Raises UserError, one line that names it, if it cannot be run."""
+    problem = _problem(self, vocab_size, eos_ids)
+    if problem:
+      raise UserError(f"{where}: {problem}")
+
+
+def _problem(request: Request, size: int, eos_ids: tuple[int, ...]) -> str:
+  """Returns what is wrong with a request, "" if nothing is."""
+  r = request
+  outside = [i for i in r.ids if not 0 <= i < size]
+  sequences = (*r.bad_words, *r.stop_sequences)
+  strange = [
+    i
+    for i in (*(t for s in sequences for t in s), *(t for t, _ in r.logit_bias))
+    if not 0 <= i < size
+  ]
+  infinite = [value for _, value in r.logit_bias if not np.isfinite(value)]
+  penalties = {
+    name: getattr(r, name)
+    for name in ("repetition_penalty", "frequency_penalty", "presence_penalty")
+  }
+  not_finite = [n for n, value in penalties.items() if not np.isfinite(value)]
+  banned = len({s[-1] for s in sequences if s} | set(eos_ids))
+  if not r.ids:
+    return "has no tokens; give at least one, such as the BOS id"
+  if outside:
+    return f"id {outside[0]} is outside the vocabulary of {size}"
+  if r.max_new_tokens < 1:
+    return f"max_new_tokens {r.max_new_tokens} must be at least 1"
+  if not 0 <= r.min_new_tokens <= r.max_new_tokens:
+    return (
+      f"min_new_tokens {r.min_new_tokens} must be from 0 to max_new_tokens = "
+      f"{r.max_new_tokens}"
+    )
+  if not 0 <= r.temperature < float("inf"):
+    return f"temperature {r.temperature} must be 0 or more"
+  if not 0 <= r.seed < 1 << 31:
+    return f"seed {r.seed} must be from 0 to 2147483647"
+  if r.top_k < 0 or not 0 < r.top_p <= 1 or not 0 <= r.min_p < 1:
+    return (
+      f"top_k {r.top_k}, top_p {r.top_p}, min_p {r.min_p}: must be at least "
+      "0, in (0, 1] and in [0, 1)"
+    )
+  if not_finite or r.repetition_penalty <= 0:
+    name = not_finite[0] if not_finite else "repetition_penalty"
+    return f"{name} {penalties[name]} must be finite, that of repetition > 0"
+  if infinite:
+    return f"logit_bias {infinite[0]} must be finite; -100 is as good as never"
+  if strange:
+    return (
+      f"id {strange[0]} of logit_bias, bad_words or stop_ids is outside the "
+      f"vocabulary of {size}"
+    )
+  if not all(sequences):
+    return "bad_words and stop_ids must have a token each"
+  if banned >= size:
+    return f"bad_words and stop_ids could ban the whole vocabulary of {size}"
+  if r.grammar is not None and not eos_ids:
+    return "a grammar needs an EOS id to end the text; don't ignore it"
+  if r.grammar is not None and (r.bad_words or r.min_new_tokens):
+    return (
+      "a grammar and bad_words or min_new_tokens could leave no token; leave "
+      "one out"
+    )
+  return ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+  """What a request has brought so far; all of it ends at the same token.
+
+  Attributes:
+    ids: generated ids; what ended the text (an EOS, a stop sequence) is last.
+    logprobs: their log-probabilities under the model at temperature 1, before
+      penalties and masks.
+    finish_reason: "eos", "stop", "length", or "running".
+    passes: trunk passes that committed them, prefill included.
+    proposed: drafts that those passes verified.
+    origins: for each id the tree node that proposed it, 0 for the token a pass
+      adds to what it accepted.
+  """
+
+  ids: tuple[int, ...]
+  logprobs: tuple[float, ...]
+  finish_reason: str
+  passes: int
+  proposed: int
+  origins: tuple[int, ...]
+
+  @property
+  def accepted(self) -> int:
+    """Drafts that became text."""
+    return sum(origin > 0 for origin in self.origins)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trace:
+  """The records of one row, from which a result is cut at any token.
+
+  Attributes:
+    ids: generated ids.
+    logprobs: see `Result`.
+    passes: passes made when each id was committed.
+    proposed: drafts verified when each id was committed.
+    origins: see `Result`.
+    finish_reason: see `Result`.
+  """
+
+  ids: np.ndarray
+  logprobs: np.ndarray
+  passes: np.ndarray
+  proposed: np.ndarray
+  origins: np.ndarray
+  finish_reason: str
+
+  def result(self, n: int | None = None) -> Result:
+    """Returns what the first n tokens have brought; None takes all."""
+    is_cut = n is not None
+    n = len(self.ids) if n is None else n
+    return Result(
+      tuple(self.ids[:n].tolist()),
+      tuple(self.logprobs[:n].tolist()),
+      "stop" if is_cut else self.finish_reason,
+      int(self.passes[n - 1]) if n else 0,
+      int(self.proposed[n - 1]) if n else 0,
+      tuple(self.origins[:n].tolist()),
+    )

@@ -1,0 +1,84 @@
+"""Decoding modes by name, as programs to compare."""
+
+from collections.abc import Sequence
+
+from mtpjax import config as config_lib
+from mtpjax.decode import Spec, Stages, Tree, parse_tree
+from mtpjax.errors import UserError
+from mtpjax.heads import MultiTokenModel
+
+DEFAULT_TREE = "4,2,1"
+
+
+def default_modes(model: MultiTokenModel, verifier: str) -> tuple[str, ...]:
+  """Returns the modes that a model can run, plain decoding first."""
+  modes = ["next"]
+  if model.heads.chain_length:
+    modes += ["heads-idle", "chain"]
+    modes += ["tree"] if verifier != "block" else []
+  return (*modes, "lookup")
+
+
+def mode_spec(
+  model: MultiTokenModel,
+  mode: str,
+  stages: Stages,
+  tree: str = "",
+  verifier: str = "coupled",
+  calibrated: Tree | None = None,
+) -> Spec:
+  """Returns the program of a mode.
+
+  Args:
+    model: the model.
+    mode: one of `config.DECODE_MODES`.
+    stages: what the requests need.
+    tree: of mode tree, see `parse_tree`; "" takes the part of `DEFAULT_TREE`
+      that the heads reach.
+    verifier: of drafts at a temperature.
+    calibrated: of mode auto, the tree that calibration chose; the root alone
+      is plain decoding.
+
+  Returns:
+    The program.
+
+  Raises:
+    UserError: unknown, or not possible with these heads, tree and verifier.
+  """
+  if mode == "auto" and calibrated is not None:
+    return Spec(model, calibrated, stages, verifier=verifier)
+  if mode == "auto":
+    raise UserError(
+      "--modes: auto needs a work directory that `mtpjax calibrate` has seen"
+    )
+  settings = config_lib.Decode(
+    mode=mode,
+    tree=(tree or DEFAULT_TREE) if mode == "tree" else "",
+    verifier=verifier,
+  )
+  if mode == "tree" and not tree and model.heads.chain_length:
+    cut = parse_tree(DEFAULT_TREE).cut(model.heads.chain_length)
+    return Spec(model, cut, stages, verifier=verifier)
+  return Spec.for_mode(model, settings, stages)
+
+
+def mode_specs(
+  model: MultiTokenModel,
+  modes: Sequence[str],
+  stages: Stages,
+  tree: str = "",
+  verifier: str = "coupled",
+  calibrated: Tree | None = None,
+) -> dict[str, Spec]:
+  """Returns the programs of several modes; see `mode_spec`."""
+  twice = [mode for mode in modes if list(modes).count(mode) > 1]
+  if twice:
+    raise UserError(f"--modes: {twice[0]} is there twice; name it once")
+  if tree and "tree" not in modes:
+    raise UserError(
+      f"--tree: {tree} is for mode tree, and --modes are {', '.join(modes)}"
+    )
+  return {
+    mode: mode_spec(model, mode, stages, tree, verifier, calibrated)
+    for mode in modes
+  }

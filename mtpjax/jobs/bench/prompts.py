@@ -1,0 +1,93 @@
+"""Prompts that `mtpjax bench decode` is run on, by class."""
+
+import pathlib
+from collections.abc import Mapping, Sequence
+
+from mtpjax import api
+from mtpjax.decode import Request
+from mtpjax.errors import UserError
+from mtpjax.evals import PROMPT_CLASSES, class_requests, held_out_requests
+from mtpjax.evals.prompts import HELD_OUT
+from mtpjax.jobs.generate import read_prompts
+
+CLASSES = (*PROMPT_CLASSES, HELD_OUT)
+_DEFAULT_CLASS = "prompts"
+_HELD_OUT_PROMPTS = 4
+
+
+def read_class_prompts(
+  path: pathlib.Path,
+) -> dict[str, list[str | Sequence[int]]]:
+  """Reads a file of prompts whose objects may have a `class`.
+
+  Args:
+    path: see `jobs.generate.read_prompts`.
+
+  Returns:
+    The texts or ids of each class, "prompts" where none is given.
+
+  Raises:
+    UserError: see `read_prompts`; a class that is no text, or settings, which
+      are those of the bench here.
+  """
+  classes: dict[str, list[str | Sequence[int]]] = {}
+  for number, prompt in enumerate(read_prompts(path), start=1):
+    if not isinstance(prompt, Mapping):
+      raise TypeError(f"{path}: prompt {number} has been read as {prompt!r}")
+    where = f"prompts {path}, prompt {number}"
+    record = dict(prompt)
+    kind = record.pop("class", _DEFAULT_CLASS)
+    if not isinstance(kind, str) or not kind.strip():
+      raise UserError(f'{where}: "class" must be a name, not {kind!r}')
+    if len(record) > 1:
+      other = sorted(set(record) - {"text", "ids"}) or ["ids"]
+      raise UserError(
+        f'{where}: has {other[0]!r}; what a bench reads is "text" or "ids", '
+        'and "class"'
+      )
+    classes.setdefault(kind, []).extend(record.values())
+  return classes
+
+
+def trained_requests(
+  loaded: api.Loaded,
+  classes: Sequence[str],
+  file: pathlib.Path | None,
+  batch: int,
+  prompt_length: int,
+  new_tokens: int,
+  temperature: float,
+) -> list[Request]:
+  """Makes requests for a trained model.
+
+  Args:
+    loaded: the model and its tokenizer.
+    classes: of `CLASSES`.
+    file: prompts of one's own, see `read_class_prompts`; their classes come
+      last, and join those of the same name.
+    batch: rows decoded together; at least so many held-out rows are taken.
+    prompt_length: tokens of a held-out prompt.
+    new_tokens: tokens to generate.
+    temperature: 0 is greedy.
+
+  Returns:
+    The requests, class by class.
+
+  Raises:
+    UserError: no rows to take prompts from, a bad file, a prompt without
+      tokens.
+  """
+  prompts: dict[str, list[list[int]]] = {}
+  for kind in classes:
+    if kind == HELD_OUT:
+      rows = loaded.open_rows("validation")
+      requests = held_out_requests(
+        rows, max(batch, _HELD_OUT_PROMPTS), prompt_length, new_tokens
+      )
+      prompts[kind] = [list(request.ids) for request in requests]
+    else:
+      prompts[kind] = [loaded.encode(text) for text in PROMPT_CLASSES[kind]]
+  if file is not None:
+    for kind, own in read_class_prompts(file).items():
+      prompts.setdefault(kind, []).extend(map(loaded.encode, own))
+  return class_requests(prompts, new_tokens, temperature)

@@ -1,0 +1,143 @@
+"""`mtpjax calibrate`, and `--mode auto`, which goes by it."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+import mtpjax
+from mtpjax import cli, decode
+from mtpjax.decode.calibration import Calibration
+from mtpjax.decode.levels import Level
+
+WORKDIR = "runs/quickstart"
+SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 9 --repeats 1"
+PROMPTS = ["def f1(x", "return", "x + "]
+
+
+@pytest.fixture(scope="module")
+def calibrated(tiny_root, tmp_path_factory):
+  """A work directory with a calibration, apart from that of other tests."""
+  root = tmp_path_factory.mktemp("calibrated")
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(tiny_root)
+    shutil.copytree(WORKDIR, root / "run")
+    argv = ["calibrate", str(root / "run"), *SHORT.split()]
+    argv += ["--batches", "1,2", "--temperatures", "0,0.8"]
+    assert cli.main([*argv, "--json", str(root / "report.json")]) == 0
+  return root
+
+
+def test_a_report_holds_costs_choice_and_checks(calibrated):
+  report = json.loads((calibrated / "report.json").read_text())
+  assert {"jax", "mtpjax"} <= set(report["versions"])
+  rows = report["rows"]
+  assert [(r["temperature"], r["batch"]) for r in rows] == [
+    (0, 1), (0, 2), (0.8, 1), (0.8, 2)
+  ]  # fmt: skip
+  for row in rows:
+    assert [c["nodes"] for c in row["curve"]] == list(range(1, 10))
+    gains = [c["tokens_per_pass"] for c in row["curve"]]
+    assert gains[0] == 1 and gains == sorted(gains)
+    names = [check["tree"] for check in row["checks"]]
+    assert names[0] == "chain" and names[-1] == "chosen"
+    for check in row["checks"]:
+      assert check["measured"] >= 1 and check["predicted"] >= 1
+  # What is predicted does not depend on how many rows share a pass.
+  for a, b in ((0, 1), (2, 3)):
+    assert [c["predicted"] for c in rows[a]["checks"][:-1]] == [
+      c["predicted"] for c in rows[b]["checks"][:-1]
+    ]
+
+
+def test_it_is_saved_beside_the_checkpoints_with_a_figure(calibrated):
+  loaded = Calibration.load(calibrated / "run" / "calibration.json")
+  assert [(e.temperature, e.batch) for e in loaded.entries] == [
+    (0, 1), (0, 2), (0.8, 1), (0.8, 2)
+  ]  # fmt: skip
+  for entry in loaded.entries:
+    assert [nodes for nodes, _ in entry.costs.points] == [1, 2, 4, 8]
+    assert entry.levels[0].tree == decode.Tree.root()
+    assert entry.levels[-1].tree == entry.choice.tree
+  png = (calibrated / "run" / "calibration.png").read_bytes()
+  assert png.startswith(b"\x89PNG") and len(png) > 10_000
+
+
+def rewrite(path, levels):
+  """Puts other levels into every entry, as if they had been measured."""
+  calibration = Calibration.load(path)
+  entries = tuple(
+    dataclasses.replace(entry, levels=levels) for entry in calibration.entries
+  )
+  dataclasses.replace(calibration, entries=entries).save(path, {})
+
+
+PLAIN = Level(decode.Tree.root(), 1.0, 1.0)
+LEVELS = {
+  "plain": (PLAIN,),
+  "tree": (PLAIN, Level(decode.Tree.from_branching((3, 2)), 2.0, 1.0)),
+  "ladder": (
+    PLAIN,
+    Level(decode.Tree.chain(1), 1.3, 1.1),
+    Level(decode.Tree.from_branching((3, 2)), 2.0, 1.2),
+  ),
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("name", LEVELS)
+def test_auto_says_what_plain_decoding_says(
+  calibrated, tiny_root, monkeypatch, tmp_path, name, temperature
+):
+  monkeypatch.chdir(tiny_root)
+  shutil.copytree(calibrated / "run", tmp_path / "run")
+  rewrite(tmp_path / "run" / "calibration.json", LEVELS[name])
+  model = mtpjax.load(tmp_path / "run")
+  settings = dict(
+    max_new_tokens=40, ignore_eos=True, temperature=temperature, seed=4,
+    chunk_passes=2, batch_size=2,
+  )  # fmt: skip
+  plain = model.generate(PROMPTS, mode="next", **settings)
+  auto = model.generate(PROMPTS, mode="auto", **settings)
+  assert [g.ids for g in auto] == [g.ids for g in plain]
+  proposed = sum(g.proposed for g in auto)
+  assert (proposed == 0) == (name == "plain")
+
+
+def test_auto_without_a_sound_calibration_of_this_device_is_one_line(
+  calibrated, tiny_root, monkeypatch, tmp_path, fails
+):
+  monkeypatch.chdir(tiny_root)
+  argv = ["--prompt", "a", "--mode", "auto", "--max-new-tokens", "2"]
+  line = fails("generate", WORKDIR, *argv)
+  assert "calibration.json" in line and "mtpjax calibrate" in line
+  shutil.copytree(calibrated / "run", tmp_path / "run")
+  path = tmp_path / "run" / "calibration.json"
+  whole = json.loads(path.read_text())
+  path.write_text(json.dumps(whole | {"device": "tpu v9"}))
+  assert "tpu v9" in fails("generate", tmp_path / "run", *argv)
+  path.write_text(json.dumps(whole)[:100])
+  assert "damaged" in fails("generate", tmp_path / "run", *argv)
+  del whole["entries"][0]["levels"]
+  path.write_text(json.dumps(whole))
+  assert "damaged" in fails("generate", tmp_path / "run", *argv)
+
+
+def test_a_calibration_of_another_step_is_used_with_a_warning(
+  calibrated, tiny_root, monkeypatch, tmp_path, capsys
+):
+  monkeypatch.chdir(tiny_root)
+  shutil.copytree(calibrated / "run", tmp_path / "run")
+  path = tmp_path / "run" / "calibration.json"
+  path.write_text(path.read_text().replace('"step": 12', '"step": 6'))
+  argv = ["generate", str(tmp_path / "run"), "--prompt", "a", "--mode", "auto"]
+  assert cli.main([*argv, "--max-new-tokens", "2"]) == 0
+  assert "is of step 6, this is step 12" in capsys.readouterr().err
+
+
+def test_mistakes_are_one_line(in_tiny_root, fails):
+  assert "work directory" in fails("calibrate", "runs/none")
+  assert "--texts" in fails("calibrate", WORKDIR, "--texts", 1)
+  line = fails("calibrate", WORKDIR, "--texts", 9999)
+  assert "held-out prompts" in line
