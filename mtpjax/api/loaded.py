@@ -12,7 +12,13 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax import decode, parallel
-from mtpjax.api.prompts import Prompt, RequestMaker, read_prompt
+from mtpjax.api.prompts import (
+  Prompt,
+  RequestMaker,
+  list_prompts,
+  override_settings,
+  read_prompt,
+)
 from mtpjax.api.stream import Stream
 from mtpjax.checkpoint import Store, WorkDir
 from mtpjax.data import (
@@ -136,22 +142,23 @@ class Loaded:
       on_text: called with the index of a prompt and its next piece of text as
         tokens are committed; the pieces join to the text.
       **overrides: fields of `config.Decode`, such as `mode="next"`,
-        `temperature=0.8`, `seed=1`, `max_new_tokens=64`. The output does not
-        depend on `mode`, nor on the other prompts (but for the verifier
-        `typical`, which is lossy).
+        `temperature=0.8`, `seed=1`, `max_new_tokens=64`. Of `stop`,
+        `stop_ids`, `bad_words` and `logit_bias` a string is one, exactly as it
+        is, and a list has several. The output does not depend on `mode`, nor
+        on the other prompts (but for the verifier `typical`, which is lossy).
 
     Returns:
       A `Generation` per prompt, in their order.
 
     Raises:
-      UserError: a prompt without tokens or longer than the cache, an id
-        outside the vocabulary, settings unknown, out of range or in conflict,
-        a grammar that admits nothing.
+      UserError: a prompt in place of a list of them, one without tokens or
+        longer than `cache_tokens`, an id outside the vocabulary, settings
+        unknown, out of range or in conflict, a grammar that admits nothing.
     """
+    prompts = list_prompts(prompts)
     if not prompts:
       return []
-    changes = {f"decode.{name}": value for name, value in overrides.items()}
-    config = config_lib.override(self.config, changes)
+    config = override_settings(self.config, overrides)
     settings = config.decode
     eos_ids = () if ignore_eos else self.tokenizer.eos_ids
     maker = RequestMaker(self.tokenizer, eos_ids, self.model.config.vocab_size)
@@ -217,7 +224,17 @@ class Loaded:
       )
     temperatures = collections.Counter(r.temperature for r in requests)
     [(usual, _)] = temperatures.most_common(1)
-    levels = calibration.nearest(batch, usual).levels
+    entry = calibration.nearest(batch, usual)
+    # Greedy rows are judged alike by all verifiers.
+    verifier = settings.verifier if stages.is_sampled else "coupled"
+    apart = entry.apart_from(batch, usual, verifier)
+    if apart:
+      _warn(
+        f"mode auto: {path} was measured with {apart}, and its choice may be "
+        f"slow here; `mtpjax calibrate {self.workdir} --batches {batch} "
+        f"--temperatures {usual:g}` measures anew, with verifier coupled"
+      )
+    levels = entry.levels
     return decode.Spec.for_levels(self.model, settings, stages, levels), (
       Governor(levels)
     )

@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import operator
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mtpjax import config as config_lib
 from mtpjax import decode
-from mtpjax.data import Tokenizer
+from mtpjax.data import Tokenizer, decode_utf8, require_unicode
 from mtpjax.decode import grammar
 from mtpjax.errors import UserError
 
@@ -18,6 +19,11 @@ PER_REQUEST = frozenset(
   path.removeprefix("decode.")
   for path, field in config_lib.fields()
   if field.metadata["per_request"]
+)
+_TEXTS = frozenset(
+  path.removeprefix("decode.")
+  for path, field in config_lib.fields()
+  if path.startswith("decode.") and config_lib.is_texts(field.type)
 )
 
 
@@ -38,6 +44,77 @@ class Asked:
   has_own_seed: bool
 
 
+def list_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
+  """Returns the prompts of a call.
+
+  Args:
+    prompts: any number of them, in order.
+
+  Returns:
+    The same as a list.
+
+  Raises:
+    UserError: a single prompt, or nothing that could be several.
+  """
+  is_one = isinstance(prompts, str | bytes | Mapping)
+  if is_one or not isinstance(prompts, Iterable):
+    shown = config_lib.shown(prompts)
+    raise UserError(f"prompts: {shown} is no list of prompts; give [{shown}]")
+  return list(prompts)
+
+
+def override_settings(
+  config: config_lib.Config, own: Mapping[str, Any]
+) -> config_lib.Config:
+  """Returns the configuration with fields of `decode` replaced.
+
+  Args:
+    config: the configuration to start from.
+    own: values by name. Of a field of several texts a string is one of them,
+      exactly as it is. Values of other fields may be written as on the command
+      line.
+
+  Returns:
+    The configuration. With another mode the tree and the length of drafts go,
+    unless they are given too: they belong to the mode that was.
+
+  Raises:
+    UserError: a name that does not exist, or a value of the wrong type.
+  """
+  values = {name.replace("-", "_"): value for name, value in own.items()}
+  for name in _TEXTS & set(values):
+    values[name] = _texts(name, values[name])
+  if isinstance(values.get("json_schema"), Mapping):
+    values["json_schema"] = _dumped(values["json_schema"])
+  if values.get("mode", config.decode.mode) != config.decode.mode:
+    values = {"tree": "", "draft_length": 0} | values
+  return config_lib.override(
+    config, {f"decode.{name}": value for name, value in values.items()}
+  )
+
+
+def _texts(name: str, value: Any) -> tuple[str, ...]:
+  texts = [value] if isinstance(value, str) else value
+  if not isinstance(texts, list | tuple) or not all(
+    isinstance(text, str) for text in texts
+  ):
+    raise UserError(
+      f"decode.{name}: {config_lib.shown(value)} is neither a string nor a "
+      "list of strings"
+    )
+  return tuple(texts)
+
+
+def _dumped(schema: Mapping[str, Any]) -> str:
+  try:
+    return json.dumps(schema)
+  except (TypeError, ValueError, RecursionError) as error:
+    raise UserError(
+      f"decode.json_schema: {config_lib.shown(schema)} cannot be written as "
+      f"JSON ({error})"
+    ) from error
+
+
 def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
   """Reads a prompt.
 
@@ -51,14 +128,20 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
     What is asked.
 
   Raises:
-    UserError: neither text nor ids, or a setting that is unknown, not a
-      request's own, or out of range.
+    UserError: neither text nor ids, text that is not Unicode, or a setting
+      that is unknown, not a request's own, or out of range.
   """
   if not isinstance(prompt, Mapping):
-    return Asked(prompt, config.decode, _kind(config.decode), False)
+    if not isinstance(prompt, str) and not _is_ids(prompt):
+      raise UserError(
+        f"{where}: {config_lib.shown(prompt)} is neither a text nor a list of "
+        "ids; a prompt of ids is a list of its own, as [[1, 2], [3]]"
+      )
+    asked = Asked(prompt, config.decode, _kind(config.decode), False)
+    return _require_unicode(asked, where)
   own = dict(prompt)
   text, ids, kind = (own.pop(key, None) for key in ("text", "ids", "class"))
-  is_ids = isinstance(ids, list | tuple) and all(type(i) is int for i in ids)
+  is_ids = _is_ids(ids)
   if isinstance(text, str) == is_ids or (kind and not isinstance(kind, str)):
     raise UserError(
       f'{where}: needs "text" (a string) or "ids" (a list of integers), not '
@@ -66,21 +149,45 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
     )
   for name in own:
     if name not in PER_REQUEST:
-      close = config_lib.nearest(name, sorted(PER_REQUEST))
-      raise UserError(f"{where}: {name!r} is no setting of a prompt{close}")
-  if isinstance(own.get("json_schema"), Mapping):
-    own["json_schema"] = json.dumps(own["json_schema"])
-  changes = {f"decode.{name}": value for name, value in own.items()}
+      close = config_lib.nearest(str(name), sorted(PER_REQUEST))
+      shown = config_lib.shown(name)
+      raise UserError(f"{where}: {shown} is no setting of a prompt{close}")
   try:
-    settings = config_lib.override(config, changes).decode
+    settings = override_settings(config, own).decode
   except UserError as error:
     raise UserError(f"{where}: {error}") from error
-  return Asked(
-    ids if text is None else text,
-    settings,
-    kind or _kind(settings),
-    "seed" in own,
-  )
+  content = text if isinstance(text, str) else ids
+  asked = Asked(content, settings, kind or _kind(settings), "seed" in own)
+  return _require_unicode(asked, where)
+
+
+def _is_ids(value: Any) -> bool:
+  """Returns whether the value is a sequence, or an array, of integers."""
+  is_array = hasattr(value, "__array__")
+  if isinstance(value, str | bytes) or not (
+    is_array or isinstance(value, Sequence)
+  ):
+    return False
+  try:
+    # To Python true is an integer too.
+    return all(
+      operator.index(i) is not None and not isinstance(i, bool) for i in value
+    )
+  except TypeError:
+    return False
+
+
+def _require_unicode(asked: Asked, where: str) -> Asked:
+  """Returns what is asked; raises UserError if UTF-8 can't hold its texts."""
+  settings = asked.settings
+  texts = [(name, getattr(settings, name)) for name in ("regex", "json_schema")]
+  for name in ("stop", "bad_words"):
+    texts += [(name, text) for text in getattr(settings, name)]
+  for name, text in texts:
+    require_unicode(text, f"{where}: {name}")
+  if isinstance(asked.content, str):
+    require_unicode(asked.content, where)
+  return asked
 
 
 def _kind(settings: config_lib.Decode) -> str:
@@ -114,16 +221,20 @@ class RequestMaker:
 
     Raises:
       UserError: a setting that cannot be read, a grammar that admits nothing,
-        or a prompt that fills the cache.
+        or a prompt that leaves no room for more.
     """
     s = asked.settings
     new = s.max_new_tokens
-    if not all(s.stop):
-      raise UserError(f"{where}: stop {s.stop!r} has one without characters")
+    for name in ("stop", "bad_words"):
+      if "" in getattr(s, name):
+        raise UserError(
+          f"{where}: {name} {config_lib.shown(getattr(s, name))} has one "
+          "without characters; leave it out"
+        )
     if s.cache_tokens and len(ids) >= s.cache_tokens:
       raise UserError(
-        f"{where}: {len(ids)} tokens leave no room in a cache of "
-        f"{s.cache_tokens}; raise decode.cache_tokens or shorten the prompt"
+        f"{where}: {len(ids)} tokens leave no room in a text of cache_tokens = "
+        f"{s.cache_tokens}; raise it or shorten the prompt"
       )
     if s.cache_tokens:
       new = min(new, s.cache_tokens - len(ids))
@@ -150,11 +261,19 @@ class RequestMaker:
   def _bad_words(
     self, words: Sequence[str], where: str
   ) -> tuple[tuple[int, ...], ...]:
-    # Most tokenizers write a word otherwise behind a space.
-    spellings = [s for word in words for s in (word, " " + word.lstrip())]
+    # Most tokenizers write a word otherwise behind a space. White space is
+    # itself: banning a line feed must not ban the space.
+    spellings = [
+      spelling
+      for word in words
+      for spelling in ([word] if word[:1].isspace() else [word, " " + word])
+    ]
     found = dict.fromkeys(tuple(self._tokenizer.encode(s)) for s in spellings)
     if not all(found):
-      raise UserError(f"{where}: bad_words {words!r} has one without tokens")
+      raise UserError(
+        f"{where}: bad_words {config_lib.shown(words)} has one without tokens; "
+        "leave it out"
+      )
     return tuple(found)
 
   def _grammar(
@@ -163,6 +282,11 @@ class RequestMaker:
     key = (settings.regex, settings.json_schema)
     if not any(key):
       return None
+    if not self._eos_ids and self._tokenizer.eos_ids:
+      raise UserError(
+        f"{where}: a grammar needs an EOS to end the text; leave --ignore-eos "
+        "(ignore_eos) out"
+      )
     if key not in self._grammars:
       arguments = (
         self._tokenizer.token_bytes(), self._eos_ids, self._vocab_size
@@ -174,18 +298,31 @@ class RequestMaker:
           _read_schema(settings.json_schema, where), *arguments
         )
       self._grammars[key] = made
+      n_edges = sum(len(made.tokens_E) for made in self._grammars.values())
+      if n_edges > grammar.MAX_EDGES:
+        raise UserError(
+          f"{where}: the grammars of this call have {n_edges} token edges, "
+          f"more than the {grammar.MAX_EDGES} supported; make several calls"
+        )
     return self._grammars[key]
 
 
 def _read_schema(text: str, where: str) -> str:
   if text.lstrip().startswith("{"):
     return text
+  where = f"{where}: json_schema {config_lib.shown(text)}"
   path = pathlib.Path(text)
-  if not path.is_file():
+  try:
+    is_file = path.is_file()
+    raw = path.read_bytes() if is_file else b""
+  except OSError as error:  # too long a name, or not ours to read
     raise UserError(
-      f"{where}: json_schema {text!r} is neither a JSON object nor a file"
-    )
-  return path.read_text(encoding="utf-8")
+      f"{where} is no JSON object, and as a file it cannot be read: "
+      f"{error.strerror}"
+    ) from error
+  if not is_file:
+    raise UserError(f"{where} is neither a JSON object nor a file")
+  return decode_utf8(raw, where)
 
 
 def _bias(text: str, where: str) -> tuple[int, float]:
@@ -194,7 +331,8 @@ def _bias(text: str, where: str) -> tuple[int, float]:
     return int(token), float(value)
   except ValueError as error:
     raise UserError(
-      f"{where}: logit_bias {text!r} is not of the form ID:VALUE, as 50:-100"
+      f"{where}: logit_bias {config_lib.shown(text)} is not of the form "
+      "ID:VALUE, as 50:-100; give each on its own"
     ) from error
 
 
@@ -203,5 +341,6 @@ def _ids(text: str, where: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
   except ValueError as error:
     raise UserError(
-      f"{where}: stop_ids {text!r} is not of the form ID,ID, as 13,13"
+      f"{where}: stop_ids {config_lib.shown(text)} is not of the form ID,ID, "
+      "as 13,13; give each sequence on its own"
     ) from error

@@ -17,8 +17,8 @@ def add(commands: Any) -> None:
   parser.add_argument("workdir", help="of mtpjax train")
   parser.add_argument("--step", type=int, help="checkpoint; default latest")
   parser.add_argument(
-    "--batches", type=list_of(int, 1), default=(1,), metavar="INT,...",
-    help="prompts decoded together; default 1",
+    "--batches", type=list_of(int, 1), default=(1, 8), metavar="INT,...",
+    help="prompts decoded together; default 1,8",
   )  # fmt: skip
   parser.add_argument(
     "--temperatures", type=list_of(float, 0), default=(0.0,),

@@ -31,12 +31,17 @@ def add(commands: Any) -> None:
   for path, field in config_lib.fields():
     section, name = path.split(".")
     if section == "decode":
+      # Whatever could part texts can be in one: each is typed on its own.
+      is_texts = config_lib.is_texts(field.type)
+      kind = "str" if is_texts else config_lib.kind_name(field.type)
+      times = "; may be given several times" if is_texts else ""
       parser.add_argument(
         "--" + name.replace("_", "-"),
         dest=name,
-        metavar=config_lib.kind_name(field.type).upper(),
+        action="append" if is_texts else "store",
+        metavar=kind.upper(),
         default=argparse.SUPPRESS,
-        help=f"{field.metadata['help']}; default that of the run",
+        help=f"{field.metadata['help']}{times}; default that of the run",
       )
   parser.set_defaults(run=_run)
   add_json(parser)
@@ -55,7 +60,7 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   )  # fmt: skip
 
 
-def _given(args: argparse.Namespace) -> dict[str, str]:
+def _given(args: argparse.Namespace) -> dict[str, str | list[str]]:
   """Returns the fields of `decode` among the arguments, as they were typed."""
   names = {path.removeprefix("decode.") for path, _ in config_lib.fields()}
   return {k: v for k, v in vars(args).items() if k in names}

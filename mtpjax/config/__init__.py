@@ -29,7 +29,13 @@ from mtpjax.config.sections import (
   Optim,
   Train,
 )
-from mtpjax.config.values import kind_name, nearest, parse_value
+from mtpjax.config.values import (
+  is_texts,
+  kind_name,
+  nearest,
+  parse_value,
+  shown,
+)
 
 __all__ = [
   "Config",
@@ -48,11 +54,13 @@ __all__ = [
   "config_from_dict",
   "differences",
   "fields",
+  "is_texts",
   "kind_name",
   "load_config",
   "load_experiment",
   "nearest",
   "override",
   "parse_value",
+  "shown",
   "write_json",
 ]

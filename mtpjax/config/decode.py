@@ -36,7 +36,9 @@ class Decode:
   draft_length: int = _field(
     0, "tokens drafted by chain and lookup; 0 takes all heads, or 4"
   )
-  lookup_ngram: int = _field(3, "longest n-gram that lookup searches for")
+  lookup_ngram: int = _field(
+    3, "longest n-gram that lookup searches for, from 1 to 16"
+  )
   verifier: str = _field(
     "coupled",
     "at a temperature above 0: coupled, rejection or block (all lossless), or "
@@ -45,7 +47,12 @@ class Decode:
   typical_epsilon: float = _field(0.09, "epsilon of the lossy typical verifier")
   typical_delta: float = _field(0.3, "delta of the lossy typical verifier")
   max_new_tokens: int = _field(256, "tokens generated per prompt", True)
-  min_new_tokens: int = _field(0, "tokens before which no text ends", True)
+  min_new_tokens: int = _field(
+    0,
+    "tokens before which no text ends: EOS and stop_ids are not generated, "
+    "stop strings ignored",
+    True,
+  )
   temperature: float = _field(0.0, "0 is greedy", True)
   top_k: int = _field(0, "sample from the k likeliest tokens; 0 is all", True)
   top_p: float = _field(
@@ -64,14 +71,16 @@ class Decode:
     0.0, "subtracted where the text has the token", True
   )
   logit_bias: tuple[str, ...] = _field(
-    (), "added to logits, as 50:-100;13:2.5 (id:bias)", True
+    (), "added to the logit of a token, as 50:-100 (id:bias)", True
   )
   bad_words: tuple[str, ...] = _field(
-    (), "words never generated, as the tokenizer writes them", True
+    (), "word never generated, as the tokenizer writes it", True
   )
-  stop: tuple[str, ...] = _field((), "texts that end the text, left out", True)
+  stop: tuple[str, ...] = _field(
+    (), "string that ends the text and is left out", True
+  )
   stop_ids: tuple[str, ...] = _field(
-    (), "sequences of ids that end the text, as 13,13;0", True
+    (), "sequence of ids that ends the text, as 13,13", True
   )
   regex: str = _field(
     "", "regular expression the text must match (extra: grammar)", True
@@ -83,7 +92,7 @@ class Decode:
   chunk_passes: int = _field(16, "passes between looks of the host")
   batch_size: int = _field(8, "prompts decoded together at most")
   cache_tokens: int = _field(
-    0, "prompt and new tokens a cache holds; 0 makes it fit the request"
+    0, "tokens of a text at most, prompt and new ones together; 0 is no limit"
   )
 
   def __post_init__(self):
@@ -96,6 +105,15 @@ class Decode:
     require_not_negative(
       "decode", self, "temperature", "seed", "cache_tokens", "top_k",
       "min_new_tokens", "draft_length",
+    )  # fmt: skip
+    # Every length is a search of the whole text, in one program.
+    require(
+      self.lookup_ngram <= 16, "decode.lookup_ngram", self.lookup_ngram,
+      "must be from 1 to 16",
+    )  # fmt: skip
+    require(
+      self.chunk_passes < 1 << 31, "decode.chunk_passes", self.chunk_passes,
+      "must be below 2147483648",
     )  # fmt: skip
     require(
       0 < self.top_p <= 1, "decode.top_p", self.top_p,

@@ -18,7 +18,13 @@ from mtpjax.config.sections import (
   Optim,
   Train,
 )
-from mtpjax.config.values import check_kind, kind_name, nearest, parse_value
+from mtpjax.config.values import (
+  check_kind,
+  kind_name,
+  nearest,
+  parse_value,
+  shown,
+)
 from mtpjax.errors import UserError
 
 
@@ -106,7 +112,7 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
       check_kind(value, kind)
     except ValueError as error:
       raise UserError(
-        f"{path}: {value!r} is not of the form {kind_name(kind)}"
+        f"{path}: {shown(value)} is not of the form {kind_name(kind)}"
       ) from error
     section, name = path.split(".")
     by_section.setdefault(section, {})[name] = value

@@ -1,10 +1,27 @@
 """Values of fields: how they are written, read and checked."""
 
 import difflib
+import reprlib
 import types
 import typing
 from collections.abc import Sequence
 from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+
+
+def shown(value: Any) -> str:
+  """Returns a value as an error shows it: one line, and not too long a one."""
+  try:
+    return _SHORT.repr(value).replace("\n", " ")  # of arrays
+  except ValueError:  # an integer of thousands of digits
+    return f"<{type(value).__name__} out of all measure>"
+
+
+def is_texts(kind: Any) -> bool:
+  """Returns whether the kind of a field is a tuple of texts."""
+  return kind == tuple[str, ...]
 
 
 def nearest(name: str, names: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from mtpjax.decode.buckets import bucket
 from mtpjax.decode.grammar import Grammar
 from mtpjax.errors import UserError
 
@@ -58,12 +59,12 @@ def merge(
   """
   n_states = 1 + sum(grammar.n_states for grammar in grammars)
   n_edges = sum(len(grammar.tokens_E) for grammar in grammars)
-  n_rows = _bucket(n_states, _MIN_STATES)
+  n_rows = bucket(n_states, _MIN_STATES)
   masks_GW = np.zeros((n_rows, -(-vocab_size // 32)), np.uint32)
   masks_GW[FREE] = np.uint32(0xFFFFFFFF)
   starts_G1 = np.full(n_rows + 1, n_edges, np.int32)
   starts_G1[: FREE + 2] = 0
-  tokens_E = np.zeros(_bucket(n_edges, _MIN_EDGES), np.int32)
+  tokens_E = np.zeros(bucket(n_edges, _MIN_EDGES), np.int32)
   next_E = np.zeros_like(tokens_E)
   starts, state, edge = [], FREE + 1, 0
   for grammar in grammars:
@@ -141,10 +142,6 @@ def advance(
   edge_BQ = jnp.minimum(low_BQ, n_edges - 1)
   is_edge_BQ = (low_BQ < end_BQ) & (automaton.tokens_E[edge_BQ] == tokens_BQ)
   return jnp.where(is_edge_BQ, automaton.next_E[edge_BQ], states_BQ)
-
-
-def _bucket(size: int, smallest: int) -> int:
-  return max(smallest, 1 << (size - 1).bit_length())
 
 
 def _pack(tokens: np.ndarray, n_words: int) -> np.ndarray:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mtpjax.decode import automaton, endings
+from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.controls import Controls, ControlShapes, Stages
 from mtpjax.decode.drafters import heads as heads_drafter
 from mtpjax.decode.requests import Request, Trace
@@ -23,13 +24,7 @@ from mtpjax.decode.step import prefill, step
 from mtpjax.errors import UserError
 from mtpjax.model import cache
 
-_SMALLEST_BUCKET = 32
 _EOS_SLOTS = 8
-
-
-def bucket(n: int) -> int:
-  """Returns the power of two, at least 32, that n is padded to."""
-  return max(_SMALLEST_BUCKET, 1 << (n - 1).bit_length())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +89,7 @@ class Packer:
       ControlShapes.of(spec.stages, requests, vocab_size),
       Tables(jnp.asarray(eos_ids_E), table),
       {id(g): start for g, start in zip(grammars, starts, strict=True)},
-      bucket(longest) + bucket(most),
+      bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS),
     )
 
   def pack(self, requests: Sequence[Request]) -> dict[str, Any]:
@@ -108,8 +103,8 @@ class Packer:
       `prompt_RT`, `prompt_length_R`, `controls` and `grammar_R`.
     """
     padded = list(requests)
-    padded += padded[-1:] * (_power_of_two(len(padded)) - len(padded))
-    width = bucket(max(len(request.ids) for request in padded))
+    padded += padded[-1:] * (bucket(len(padded), 1) - len(padded))
+    width = bucket(max(len(request.ids) for request in padded), LEAST_TOKENS)
     prompt_RT = np.zeros((len(padded), width), np.int32)
     for r, request in enumerate(padded):
       prompt_RT[r, : len(request.ids)] = request.ids
@@ -123,10 +118,6 @@ class Packer:
       "controls": self.shapes.pack(padded),
       "grammar_R": jnp.asarray(starts, jnp.int32),
     }
-
-
-def _power_of_two(n: int) -> int:
-  return 1 << (n - 1).bit_length()
 
 
 @functools.partial(jax.jit, static_argnames=("spec", "batch", "capacity"))

@@ -156,7 +156,8 @@ def choose(
   """Chooses the tree with the most tokens per second.
 
   Args:
-    trees: candidates, as from `grow`; all chains and the root join them.
+    trees: candidates, as from `grow`; all chains and the root join them. None
+      is larger than what was measured.
     ranks: what calibration recorded, best on other texts than the trees were
       grown on, which flatter them.
     costs: measured, with drafting and at the batch size to decode with.
@@ -278,12 +279,13 @@ def _candidates(
   return [
     _level(tree, ranks, costs)
     for tree in sorted(distinct, key=lambda tree: tree.size)
-    if tree.size > 1
+    if 1 < tree.size <= costs.max_nodes
   ]
 
 
 def _level(tree: Tree, ranks: Ranks, costs: PassCosts) -> Level:
-  return Level(tree, tokens_per_pass(tree, ranks), costs.secs(tree.size))
+  secs = costs.secs(tree.size, tree.max_depth)
+  return Level(tree, tokens_per_pass(tree, ranks), secs)
 
 
 def _together(ranks: Ranks) -> tuple[np.ndarray, list[int]]:

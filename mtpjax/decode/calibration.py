@@ -34,6 +34,38 @@ class Entry:
   choice: Choice
   levels: tuple[Level, ...]
 
+  def __post_init__(self):
+    if self.batch < 1 or not 0 <= self.temperature < math.inf:
+      raise UserError(
+        f"calibration: batch {self.batch} and temperature {self.temperature} "
+        "must be at least 1 and 0; calibrate again"
+      )
+    if not self.levels or self.levels[0].tree.size != 1:
+      raise UserError(
+        f"calibration: the first of {len(self.levels)} levels must be there "
+        "and be plain decoding, the root alone; calibrate again"
+      )
+
+  def apart_from(self, batch: int, temperature: float, verifier: str) -> str:
+    """Returns what makes the entry say little of some way of decoding.
+
+    Args:
+      batch: rows decoded together.
+      temperature: 0 is greedy.
+      verifier: of drafts; `coupled` is what was measured.
+
+    Returns:
+      As in "batch 1, not 8", "" if it applies.
+    """
+    parts = []
+    if not batch <= 2 * self.batch <= 4 * batch:
+      parts.append(f"batch {self.batch}, not {batch}")
+    if (self.temperature > 0) != (temperature > 0):
+      parts.append(f"temperature {self.temperature:g}, not {temperature:g}")
+    if verifier != "coupled":
+      parts.append(f"verifier coupled, not {verifier}")
+    return "; ".join(parts)
+
   def to_dict(self) -> dict[str, Any]:
     """Returns the entry, ready for JSON."""
     return {
@@ -72,6 +104,10 @@ class Calibration:
   device: str
   entries: tuple[Entry, ...]
 
+  def __post_init__(self):
+    if not self.entries:
+      raise UserError("calibration: has no entries; calibrate again")
+
   def save(self, path: pathlib.Path, report: Mapping[str, Any]) -> None:
     """Writes the calibration, and beside it what a reader may want to see."""
     write_json(
@@ -107,7 +143,11 @@ class Calibration:
         str(values["device"]),
         tuple(map(Entry.from_dict, values["entries"])),
       )
-    except (ValueError, KeyError, TypeError) as error:
+    except UserError as error:
+      raise UserError(f"{path}: is damaged ({error}); {again}") from error
+    except (
+      ValueError, KeyError, TypeError, OverflowError, RecursionError
+    ) as error:  # fmt: skip
       raise UserError(
         f"{path}: is damaged ({type(error).__name__}: {error}); {again}"
       ) from error

@@ -12,6 +12,7 @@ import numpy as np
 from flax import struct
 
 from mtpjax.decode import noise
+from mtpjax.decode.buckets import bucket
 from mtpjax.decode.requests import Request
 
 _LEAST = 4  # sequences and their lengths are padded to powers of two from here
@@ -149,7 +150,7 @@ class ControlShapes:
     def shape(rows: Sequence[Sequence[Sequence[int]]]) -> tuple[int, int]:
       most = max((len(row) for row in rows), default=0)
       longest = max((len(ids) for row in rows for ids in row), default=0)
-      return _power_of_two(most), _power_of_two(longest)
+      return bucket(most, _LEAST), bucket(longest, _LEAST)
 
     return cls(
       stages,
@@ -202,7 +203,3 @@ class ControlShapes:
       if stages.stops
       else None,
     )
-
-
-def _power_of_two(n: int) -> int:
-  return max(_LEAST, 1 << max(n - 1, 0).bit_length())

@@ -38,6 +38,9 @@ _END = "\U0010ffff"
 _START = "\0\0"
 _UNUSED = 258  # outlines-core wants the id of an EOS
 _MAX_STATES = 100_000  # of the byte automaton: a table of 100 MB
+# Of the token automaton. Where any character may follow, a state has nearly
+# the whole vocabulary: 8 bytes an edge here, and as many on the device.
+MAX_EDGES = 1 << 25
 
 # What outlines-core heeds: it looks for these keywords in this order, goes by
 # the first that it finds, and reads of the others only those named here.
@@ -115,9 +118,9 @@ def compile_regex(
     state is a dead end.
 
   Raises:
-    UserError: not such a pattern, one of too many states, no text of this
-      vocabulary matches, no EOS, an id that is too large, or outlines-core is
-      not installed.
+    UserError: not such a pattern, one of too many states or token edges, no
+      text of this vocabulary matches, no EOS, an id that is too large, or
+      outlines-core is not installed.
   """
   return _compile(pattern, pattern, token_bytes, eos_ids, vocab_size)
 
@@ -154,16 +157,20 @@ def compile_json_schema(
   name = _shown(schema)
   try:
     definition = json.loads(schema)
-  except ValueError as error:
+  except (ValueError, RecursionError) as error:
     raise UserError(f"grammar: {name} is not JSON ({error})") from error
   try:
     plain = _plain_schema(definition, name)
+  except RecursionError as error:
+    raise UserError(
+      f"grammar: JSON schema {name} is nested too deep; flatten it"
+    ) from error
   # A list where an object belongs, and the like.
   except (AttributeError, TypeError) as error:
     raise UserError(f"grammar: {name} is not a JSON schema") from error
   try:
     pattern = build_regex_from_schema(json.dumps(plain, ensure_ascii=False))
-  except (TypeError, ValueError) as error:
+  except (TypeError, ValueError, RecursionError) as error:
     reason = str(error).partition("\n")[0].strip()
     raise UserError(f"grammar: JSON schema {name}: {reason}") from error
   # To JSON schemas \d is an ASCII digit. Pairs, so that \\d stays as it is.
@@ -197,7 +204,7 @@ def _compile(
   # One that is also an ordinary token is never text.
   ids = [i for i in sorted(texts) if i not in eos_ids]
   table_NB, is_final_N, start = _byte_automaton(pattern, _shown(source))
-  edges = _token_edges(table_NB, start, [texts[i] for i in ids])
+  edges = _token_edges(table_NB, start, [texts[i] for i in ids], _shown(source))
   successors = {state: set(np.unique(to).tolist()) for state, (_, to) in edges}
   is_kept_N = np.zeros(len(table_NB), bool)
   is_kept_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = True
@@ -272,11 +279,12 @@ def _byte_automaton(
 
 
 def _token_edges(
-  table_NB: np.ndarray, start: int, texts: Sequence[bytes]
+  table_NB: np.ndarray, start: int, texts: Sequence[bytes], name: str
 ) -> list[tuple[int, tuple[np.ndarray, np.ndarray]]]:
   """Follows every text from every state within reach, breadth first.
 
-  Returns (state, (indices into texts, states they lead to)) of each.
+  Returns (state, (indices into texts, states they lead to)) of each; raises
+  UserError as soon as there are too many.
   """
   dead = len(table_NB) - 1
   lengths_T = np.asarray([len(text) for text in texts], np.int32)
@@ -284,9 +292,9 @@ def _token_edges(
   padded = b"".join(text.ljust(longest, b"\0") for text in texts)
   bytes_LT = np.frombuffer(padded, np.uint8).reshape(-1, longest or 1).T.copy()
   flat = table_NB.ravel()
-  queue, seen, edges = [start], {start}, []
+  queue, seen, edges, n_edges = [start], {start}, [], 0
   for state in queue:
-    alive = np.arange(len(texts))
+    alive = np.arange(len(texts), dtype=np.int32)
     at = np.full(len(texts), state, np.int32)
     rows, to = [alive[:0]], [at[:0]]
     for depth in range(longest):
@@ -299,6 +307,13 @@ def _token_edges(
       rows.append(alive[ends])
       to.append(at[ends])
       alive, at = alive[~ends], at[~ends]
+    n_edges += sum(map(len, rows))
+    if n_edges > MAX_EDGES:
+      raise UserError(
+        f"grammar: {name} has more than {MAX_EDGES} token edges with this "
+        f"vocabulary of {len(texts)}; repeat less, or bound the repetitions "
+        "(maxLength, {0,9}) lower"
+      )
     edges.append((state, (np.concatenate(rows), np.concatenate(to))))
     new = [s for s in np.unique(edges[-1][1][1]).tolist() if s not in seen]
     seen.update(new)

@@ -103,15 +103,18 @@ def of_drafts(state: DecodeState, depths: int) -> History:
   """Returns the history that drafts see: the committed text alone.
 
   The drafts of parallel heads are one list per depth, whatever stands before
-  them on a path; only how many tokens that is they know.
+  them on a path. How many tokens that is they know, but not which: behind
+  depth 1 no sequence is known to have begun, and the grammar is where it may
+  be anywhere.
 
   Args:
     state: its root is committed.
     depths: D.
 
   Returns:
-    The same history [B, D, ...] for the drafts of every depth.
+    The history [B, D, ...] of the drafts of every depth.
   """
+  is_first_D = jnp.arange(depths) == 0
 
   def repeat(x: jax.Array | None) -> jax.Array | None:
     if x is None:
@@ -119,11 +122,15 @@ def of_drafts(state: DecodeState, depths: int) -> History:
     return jnp.broadcast_to(x[:, None], (x.shape[0], depths, *x.shape[1:]))
 
   longest = _longest(state)
+  recent_BDL = None
+  if longest:
+    recent_BL = recent_tokens(state, longest)
+    recent_BDL = jnp.where(is_first_D[:, None], recent_BL[:, None], NO_TOKEN)
   return History(
     state.n_tokens_B[:, None] + jnp.arange(depths),
     repeat(state.counts_BV),
-    repeat(recent_tokens(state, longest)) if longest else None,
-    repeat(state.grammar_B),
+    recent_BDL,
+    jnp.where(is_first_D, state.grammar_B[:, None], automata.FREE),
   )
 
 

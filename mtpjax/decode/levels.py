@@ -77,18 +77,20 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True)
 class PassCosts:
-  """Measured seconds of a pass over so many nodes.
+  """Measured seconds of a pass over so many nodes, with so many heads.
 
   Noise is smoothed: of several measurements of one size the median counts,
   and isotonic regression sees to it that no pass is taken to be cheaper than
   a smaller one.
 
   Attributes:
-    points: (nodes, secs) as measured, root included; a plain pass, over 1
-      node, must be there.
+    points: (nodes, secs) as measured, root included, without what drafting
+      heads cost; a plain pass, over 1 node, must be there.
+    head_secs: what each drafting head adds.
   """
 
   points: tuple[tuple[int, float], ...]
+  head_secs: float = 0.0
 
   def __post_init__(self):
     for nodes, secs in self.points:
@@ -112,14 +114,20 @@ class PassCosts:
       at_size.setdefault(nodes, []).append(secs)
     return list(at_size), _isotonic([np.median(s) for s in at_size.values()])
 
-  def secs(self, nodes: int) -> float:
-    """Returns the seconds of a pass over `nodes` nodes.
+  @property
+  def max_nodes(self) -> int:
+    """The largest size measured."""
+    return max(nodes for nodes, _ in self.points)
+
+  def secs(self, nodes: int, heads: int = 0) -> float:
+    """Returns the seconds of a pass over `nodes` nodes that `heads` drafted.
 
     Linear between the sizes measured. Beyond the largest it grows in
     proportion to the nodes: what nobody measured is not taken to be free.
     """
     sizes, secs = self._curve
-    return float(np.interp(nodes, sizes, secs)) * max(nodes / sizes[-1], 1.0)
+    trunk = float(np.interp(nodes, sizes, secs)) * max(nodes / sizes[-1], 1.0)
+    return trunk + heads * self.head_secs
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the costs, ready for JSON."""
@@ -182,7 +190,7 @@ def _value(where: str, value: Any) -> Any:
     good = isinstance(value, (list, tuple)) and all(map(_is_point, value))
     value = tuple(map(tuple, value)) if good else value
   else:
-    least = 1 if name == "tokens_per_pass" else math.ulp(0.0)
+    least = {"tokens_per_pass": 1, "head_secs": 0}.get(name, math.ulp(0.0))
     good = type(value) in (int, float) and least <= value < math.inf
   if not good:
     raise UserError(

@@ -27,8 +27,9 @@ def generate(
 ) -> Iterator[dict[int, Result]]:
   """Runs requests, reporting after every chunk of passes.
 
-  Rows that finish are refilled from the requests that wait. The output does
-  not depend on batch, chunk, order, or program (but for the lossy verifier).
+  Rows that finish are refilled from the requests that wait. With the coupled
+  verifier the output does not depend on batch, chunk, order, or program; with
+  rejection and block its distribution does not.
 
   Args:
     specs: the program; or several of the same stages, room and kept heads,

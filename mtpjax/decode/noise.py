@@ -9,7 +9,6 @@ passes of a request have in common.
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 _DRAFT, _VERIFY = 1, 2
 
@@ -83,8 +82,3 @@ def coins(
   keys_B = _pass_keys(keys_B, root_B, _VERIFY)
   uniform = jax.vmap(lambda k: jax.random.uniform(k, (nodes + 1,)))(keys_B)
   return uniform[:, :-1], uniform[:, -1]
-
-
-def zeros_like_keys(batch: int) -> jax.Array:
-  """Returns keys for rows without a request."""
-  return jax.vmap(request_key, (None, 0))(0, jnp.zeros(batch, jnp.int32))

@@ -7,6 +7,12 @@ import numpy as np
 from mtpjax.decode.grammar import Grammar
 from mtpjax.errors import UserError
 
+# More is a mistake: a cache of that length has no place anywhere.
+MAX_LENGTH = 1 << 24
+# The logits are float32. Within these bounds penalties, biases and temperature
+# keep them finite whatever text comes: 1e24 times MAX_LENGTH over 1e-6 is.
+SMALLEST, LARGEST = 1e-6, 1e24
+
 
 @dataclasses.dataclass(frozen=True)
 class Request:
@@ -64,23 +70,25 @@ def _problem(request: Request, size: int, eos_ids: tuple[int, ...]) -> str:
   """Returns what is wrong with a request, "" if nothing is."""
   r = request
   outside = [i for i in r.ids if not 0 <= i < size]
-  sequences = (*r.bad_words, *r.stop_sequences)
-  strange = [
-    i
-    for i in (*(t for s in sequences for t in s), *(t for t, _ in r.logit_bias))
-    if not 0 <= i < size
-  ]
-  infinite = [value for _, value in r.logit_bias if not np.isfinite(value)]
-  penalties = {
-    name: getattr(r, name)
-    for name in ("repetition_penalty", "frequency_penalty", "presence_penalty")
-  }
-  not_finite = [n for n, value in penalties.items() if not np.isfinite(value)]
-  banned = len({s[-1] for s in sequences if s} | set(eos_ids))
   if not r.ids:
     return "has no tokens; give at least one, such as the BOS id"
   if outside:
     return f"id {outside[0]} is outside the vocabulary of {size}"
+  problem = _number_problem(r) or _sequence_problem(r, size, eos_ids)
+  if problem:
+    return problem
+  if r.grammar is not None and not eos_ids:
+    return "a grammar needs an EOS id to end the text; don't ignore it"
+  if r.grammar is not None and (r.bad_words or r.min_new_tokens):
+    return (
+      "a grammar and bad_words or min_new_tokens could leave no token; leave "
+      "one out"
+    )
+  return ""
+
+
+def _number_problem(r: Request) -> str:
+  """Returns what is wrong with the numbers, which the device must hold."""
   if r.max_new_tokens < 1:
     return f"max_new_tokens {r.max_new_tokens} must be at least 1"
   if not 0 <= r.min_new_tokens <= r.max_new_tokens:
@@ -88,20 +96,53 @@ def _problem(request: Request, size: int, eos_ids: tuple[int, ...]) -> str:
       f"min_new_tokens {r.min_new_tokens} must be from 0 to max_new_tokens = "
       f"{r.max_new_tokens}"
     )
-  if not 0 <= r.temperature < float("inf"):
-    return f"temperature {r.temperature} must be 0 or more"
-  if not 0 <= r.seed < 1 << 31:
-    return f"seed {r.seed} must be from 0 to 2147483647"
-  if r.top_k < 0 or not 0 < r.top_p <= 1 or not 0 <= r.min_p < 1:
+  for name in ("seed", "index", "top_k", "max_new_tokens"):
+    if not 0 <= getattr(r, name) < 1 << 31:
+      return f"{name} {getattr(r, name)} must be from 0 to 2147483647"
+  if len(r.ids) + r.max_new_tokens > MAX_LENGTH:
     return (
-      f"top_k {r.top_k}, top_p {r.top_p}, min_p {r.min_p}: must be at least "
-      "0, in (0, 1] and in [0, 1)"
+      f"max_new_tokens {r.max_new_tokens} behind {len(r.ids)} ids make a text "
+      f"of more than {MAX_LENGTH} tokens; ask for fewer"
     )
-  if not_finite or r.repetition_penalty <= 0:
-    name = not_finite[0] if not_finite else "repetition_penalty"
-    return f"{name} {penalties[name]} must be finite, that of repetition > 0"
-  if infinite:
-    return f"logit_bias {infinite[0]} must be finite; -100 is as good as never"
+  if r.temperature != 0 and not SMALLEST <= r.temperature <= LARGEST:
+    return (
+      f"temperature {r.temperature} must be from {SMALLEST:g} to {LARGEST:g}; "
+      "use 0 for greedy"
+    )
+  if not SMALLEST <= r.top_p <= 1 or not 0 <= r.min_p < 1:
+    return (
+      f"top_p {r.top_p}, min_p {r.min_p}: must be from {SMALLEST:g} to 1 and "
+      "at least 0 but below 1"
+    )
+  for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):
+    value = getattr(r, name)
+    if not -LARGEST <= value <= LARGEST:
+      return f"{name} {value} must be finite, and at most {LARGEST:g} in size"
+  if r.repetition_penalty < SMALLEST:
+    return (
+      f"repetition_penalty {r.repetition_penalty} must be {SMALLEST:g} or "
+      "more; 1 is none"
+    )
+  return ""
+
+
+def _sequence_problem(r: Request, size: int, eos_ids: tuple[int, ...]) -> str:
+  """Returns what is wrong with biases, bad words and stop sequences."""
+  sequences = (*r.bad_words, *r.stop_sequences)
+  strange = [
+    i
+    for i in (*(t for s in sequences for t in s), *(t for t, _ in r.logit_bias))
+    if not 0 <= i < size
+  ]
+  banned = len({s[-1] for s in sequences if s} | set(eos_ids))
+  sums: dict[int, float] = {}
+  for token, value in r.logit_bias:
+    sums[token] = sums.get(token, 0) + value
+    if not -LARGEST <= sums[token] <= LARGEST:
+      return (
+        f"logit_bias {token}:{value} must be finite, and at most {LARGEST:g} "
+        "in size; -100 is as good as never"
+      )
   if strange:
     return (
       f"id {strange[0]} of logit_bias, bad_words or stop_ids is outside the "
@@ -111,13 +152,6 @@ def _problem(request: Request, size: int, eos_ids: tuple[int, ...]) -> str:
     return "bad_words and stop_ids must have a token each"
   if banned >= size:
     return f"bad_words and stop_ids could ban the whole vocabulary of {size}"
-  if r.grammar is not None and not eos_ids:
-    return "a grammar needs an EOS id to end the text; don't ignore it"
-  if r.grammar is not None and (r.bad_words or r.min_new_tokens):
-    return (
-      "a grammar and bad_words or min_new_tokens could leave no token; leave "
-      "one out"
-    )
   return ""
 
 

@@ -2,9 +2,9 @@
 
 Plain sampling, drafts, the targets that verify them and the token behind the
 last accepted one all go through `final_logits`. At temperature > 0 a token
-then is arg max(final logits + Gumbel noise of its position): target and draft
-see the same noise, so a draft is right exactly if plain sampling would have
-drawn it, and the output does not depend on the drafts.
+then is arg max(final logits + Gumbel noise of its position): with the coupled
+verifier target and draft see the same noise, so a draft is right exactly if
+plain sampling would have drawn it, and the output does not depend on drafts.
 
 Axes: B requests, Q nodes (or depths of drafts), V vocabulary, W sequences, L
 tokens of a sequence.

@@ -58,11 +58,14 @@ def prefill(
     tap_BD=jnp.take_along_axis(out.tap_BTD, last_B11, axis=1)[:, 0],
   )
   root = Tree.root()
-  noise_BJV = noise_behind_root(spec, state)
+  noise_B1V = None
+  if spec.stages.is_sampled:
+    noise_B1V = noise.position_noise(
+      state.controls.keys_B, state.length_B[:, None] + 1, logits_B1V.shape[-1]
+    )
   final_B1V = _final_at_nodes(
     spec, tables, state, root, state.root_B[:, None], logits_B1V
   )
-  noise_B1V = None if noise_BJV is None else noise_BJV[:, :1]
   tokens_B1 = jnp.argmax(choose(state.controls, final_B1V, noise_B1V), axis=-1)
   return _advance(
     tables,
@@ -101,9 +104,8 @@ def step(
   verdict = verify(
     spec, tables, state, tokens_BQ, is_valid_BQ, logits_BQV, drafts, noise_BJV
   )
-  n_proposed_B = jnp.sum(is_valid_BQ[:, 1:], axis=-1)
   return commit(
-    spec, params, tables, state, out, logits_BQV, verdict, n_proposed_B
+    spec, params, tables, state, is_valid_BQ, out, logits_BQV, verdict
   )
 
 
@@ -127,10 +129,10 @@ def commit(
   params: Any,
   tables: Tables,
   state: DecodeState,
+  is_valid_BQ: jax.Array,
   out: TrunkOutput,
   logits_BQV: jax.Array,
   verdict: verifiers.Verdict,
-  n_proposed_B: jax.Array,
 ) -> DecodeState:
   """Writes the accepted path into caches and text.
 
@@ -139,10 +141,10 @@ def commit(
     params: from `decode_params`.
     tables: EOS ids and grammars.
     state: what was committed before.
+    is_valid_BQ: False for a node that is no draft.
     out: of `run_tree`.
     logits_BQV: of `run_tree`.
     verdict: from `verify`.
-    n_proposed_B: drafts that the pass verified.
 
   Returns:
     The next state.
@@ -185,16 +187,18 @@ def commit(
     token_logprobs(logits_BJV, verdict.tokens_BJ),
     verdict.n_tokens_B,
     jnp.where(is_accepted_BJ, following_BJ, 0),
-    n_proposed_B,
+    jnp.sum(is_valid_BQ[:, 1:], axis=-1),
   )
 
 
 def noise_behind_root(spec: Spec, state: DecodeState) -> jax.Array | None:
-  """Returns the noise of the positions behind the root; None if greedy.
+  """Returns the noise of the positions behind the root.
 
   The token behind a node of depth d, and a draft of depth d + 1, read [:, d].
+  None in programs that are greedy or flip coins instead.
   """
-  if not spec.stages.is_sampled:
+  flips_coins = spec.verifier != "coupled" and spec.tree.max_depth > 0
+  if not spec.stages.is_sampled or flips_coins:
     return None
   n = 1 + max(spec.tree.max_depth, spec.drafting_heads)
   positions_BJ = state.length_B[:, None] + 1 + jnp.arange(n)

@@ -15,14 +15,14 @@ which is plain next-token decoding.
 
 import dataclasses
 import functools
+import reprlib
 from collections.abc import Iterable
 
 import numpy as np
 
-from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 
-MAX_NODES = 4096  # of a branching; more is a slip of the pen, not a plan
+MAX_NODES = 4096  # root included; more is a slip of the pen, not a plan
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,8 +40,12 @@ class Tree:
   ranks: tuple[int, ...]
 
   def __post_init__(self):
+    _require_few(len(self.parents))
     if len(self.parents) != len(self.ranks) or self.parents[:1] != (0,):
-      raise UserError(f"tree: parents {self.parents} do not begin at a root")
+      raise UserError(
+        f"tree: parents {reprlib.repr(self.parents)} do not begin at a root, "
+        "or have not a rank each"
+      )
     if min(self.ranks) < 0:
       raise UserError(f"tree: rank {min(self.ranks)} must be 0 or more")
     for node, parent in enumerate(self.parents[1:], start=1):
@@ -50,13 +54,14 @@ class Tree:
           f"tree: node {node} comes before its parent {parent}; list parents "
           "first"
         )
-    children = list(zip(self.parents, self.ranks, strict=True))[1:]
-    if len(set(children)) < len(children):
-      twice = next(c for c in children if children.count(c) > 1)
-      raise UserError(
-        f"tree: node {twice[0]} has two children of rank {twice[1]}; siblings "
-        "must differ"
-      )
+    seen = set()
+    for child in list(zip(self.parents, self.ranks, strict=True))[1:]:
+      if child in seen:
+        raise UserError(
+          f"tree: node {child[0]} has two children of rank {child[1]}; "
+          "siblings must differ"
+        )
+      seen.add(child)
 
   @classmethod
   def root(cls) -> "Tree":
@@ -66,6 +71,7 @@ class Tree:
   @classmethod
   def chain(cls, length: int) -> "Tree":
     """Returns the root and `length` drafts, one behind the other."""
+    _require_few(length + 1)
     return cls((0, *range(length)), (0,) * (length + 1))
 
   @classmethod
@@ -80,16 +86,22 @@ class Tree:
       The tree, nodes sorted by depth.
 
     Raises:
-      UserError: a path occurs twice or the path to its parent is missing.
+      UserError: a path occurs twice, the path to its parent is missing, or
+        there are more than `MAX_NODES` nodes.
     """
+    paths = list(paths)
+    # So deep a path needs as many others.
+    _require_few(1 + max(len(paths), *map(len, paths), 0))
     ordered = sorted(paths, key=lambda path: (len(path), path))
     nodes: dict[tuple[int, ...], int] = {(): 0}
     parents, ranks = [0], [0]
     for path in ordered:
       if path in nodes:
-        raise UserError(f"tree: path {path} occurs twice")
+        raise UserError(f"tree: path {_shown(path)} occurs twice")
       if path[:-1] not in nodes:
-        raise UserError(f"tree: path {path} needs {path[:-1]} too")
+        raise UserError(
+          f"tree: path {_shown(path)} needs {_shown(path[:-1])} too"
+        )
       nodes[path] = len(parents)
       parents.append(nodes[path[:-1]])
       ranks.append(path[-1])
@@ -123,33 +135,6 @@ class Tree:
       above = [(*path, rank) for path in above for rank in range(children)]
       paths += above
     return cls.from_rank_paths(paths)
-
-  @classmethod
-  def for_mode(cls, mode: str, heads: config_lib.Heads) -> "Tree":
-    """Returns the tree of a decoding mode.
-
-    Args:
-      mode: "next", or "chain": every offset of the unbroken run from 1.
-      heads: the heads there are.
-
-    Returns:
-      The tree.
-
-    Raises:
-      UserError: no head to draft with, or an unknown mode.
-    """
-    if mode == "next":
-      return cls.root()
-    if mode != "chain":
-      raise UserError(
-        f"mode: {mode!r} is not one of {', '.join(config_lib.DECODE_MODES)}"
-      )
-    if not heads.chain_length:
-      raise UserError(
-        f"mode: 'chain' drafts with the head of offset 2, and heads.offsets "
-        f"are {heads.offsets}; use mode next"
-      )
-    return cls.chain(heads.chain_length)
 
   @functools.cached_property
   def depth_Q(self) -> np.ndarray:
@@ -239,3 +224,14 @@ class Tree:
       paths[node] = paths[parent]
       paths[node, self.depth_Q[node] :] = node
     return paths
+
+
+def _require_few(nodes: int) -> None:
+  if nodes > MAX_NODES:
+    raise UserError(
+      f"tree: {nodes} nodes are too many; use at most {MAX_NODES}"
+    )
+
+
+def _shown(path: tuple[int, ...]) -> str:
+  return str(path) if len(path) <= 12 else reprlib.repr(path)

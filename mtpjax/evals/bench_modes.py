@@ -36,8 +36,8 @@ def mode_spec(
     tree: of mode tree, see `parse_tree`; "" takes the part of `DEFAULT_TREE`
       that the heads reach.
     verifier: of drafts at a temperature.
-    calibrated: of mode auto, the tree that calibration chose; the root alone
-      is plain decoding.
+    calibrated: of mode auto, the tree that calibration chose, here without
+      switching to another; the root alone is plain decoding.
 
   Returns:
     The program.

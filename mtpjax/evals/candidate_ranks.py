@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mtpjax.decode import Request, Result, noise
-from mtpjax.decode.batch import bucket
+from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.budget import MISS
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.model import masks
@@ -48,7 +48,7 @@ def candidate_ranks(
     negative where the text ends before.
   """
   pairs = list(zip(requests, results, strict=True))
-  width = bucket(max(len(q.ids) + len(r.ids) for q, r in pairs))
+  width = bucket(max(len(q.ids) + len(r.ids) for q, r in pairs), LEAST_TOKENS)
   ranks = []
   for request, result in pairs:
     ids = (*request.ids, *result.ids)

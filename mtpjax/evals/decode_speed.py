@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -103,7 +103,6 @@ def measure(
   batch: int = 1,
   repeats: int = 5,
   with_details: bool = True,
-  progress: Callable[[], None] = lambda: None,
 ) -> list[ModeSpeed]:
   """Decodes the same requests with every mode, in turn, several times.
 
@@ -121,7 +120,6 @@ def measure(
     batch: rows decoded together.
     repeats: rounds; medians are over them.
     with_details: see `Details`; they take several times as long.
-    progress: called after every mode of a round.
 
   Returns:
     Per class, in the order they come in, a `ModeSpeed` per mode.
@@ -149,7 +147,6 @@ def measure(
         measured = measure_parts(records[next(iter(batches)), mode].trials[0])
         if round_:  # the first round compiles
           parts[mode].append(measured)
-      progress()
   return [
     _speed(
       kind,

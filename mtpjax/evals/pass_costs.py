@@ -89,7 +89,8 @@ def measure_pass_costs(
   Raises:
     UserError: a tree that the heads don't reach.
   """
-  room = 1 + max(tree.max_depth for tree in trees)
+  deepest = max(tree.max_depth for tree in trees)
+  room = 1 + deepest
   # Each pass may accept all of its drafts; the last one must not end a text.
   new = 2 + _PASSES * room
   requests = [
@@ -99,16 +100,23 @@ def measure_pass_costs(
     for r in requests
   ]
   stages = Stages.of(requests)
+  # Plain decoding keeps no caches of heads; trees share the state of all.
   specs = [
-    Spec(model, tree, stages, kept_heads=room - 1, room=room) for tree in trees
-  ]
+    Spec(
+      model, tree, stages, kept_heads=deepest if tree.max_depth else 0,
+      room=room,
+    )
+    for tree in trees
+  ]  # fmt: skip
   packer = Packer.of(specs[0], requests, ())
   trials = [Trial(spec, params, packer, requests) for spec in specs]
-  # The prompts run once: these programs share all but their tree.
-  state = trials[0].start()
+  # The prompts run once for all programs that keep the same caches.
+  by_caches = {trial.spec.kept_heads: trial for trial in trials}
+  states = {heads: trial.start() for heads, trial in by_caches.items()}
   secs: list[list[float]] = [[] for _ in trials]
   for round_ in range(repeats + 1):
     for trial, times in zip(trials, secs, strict=True):
+      state = states[trial.spec.kept_heads]
       taken, _ = trial.run(jax.tree.map(jnp.copy, state), _PASSES)
       if round_:  # the first round compiles
         times.append(taken / _PASSES)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from mtpjax.decode import DecodeState, Spec, Stages
 from mtpjax.decode import step as passes
@@ -184,7 +183,6 @@ def _commit(
   is_valid_BQ: jax.Array,
   verdict: Verdict,
 ) -> DecodeState:
-  n_proposed_B = jnp.sum(is_valid_BQ[:, 1:], axis=-1)
   return passes.commit(
-    spec, params, tables, state, out, logits_BQV, verdict, n_proposed_B
+    spec, params, tables, state, is_valid_BQ, out, logits_BQV, verdict
   )

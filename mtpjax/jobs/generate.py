@@ -41,6 +41,10 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
       record = json.loads(line)
     except json.JSONDecodeError as error:
       raise UserError(f"{where}: not valid JSON ({error})") from error
+    except (ValueError, RecursionError) as error:
+      raise UserError(
+        f"{where}: has a number or a nesting out of all measure"
+      ) from error
     prompts.append(_prompt_of(record, where))
   if not prompts:
     raise UserError(f"prompts {path}: has no prompts")

@@ -323,6 +323,10 @@ def test_records_go_to_json_and_back():
     assert back == record and hash(back) == hash(record)
 
 
+def points(values):
+  return {"points": values, "head_secs": 0.1}
+
+
 LEVEL = {"tree": {"parents": [0], "ranks": [0]}, "tokens_per_pass": 1.0,
          "pass_secs": 0.1}  # fmt: skip
 
@@ -344,13 +348,13 @@ LEVEL = {"tree": {"parents": [0], "ranks": [0]}, "tokens_per_pass": 1.0,
     ("Choice", LEVEL, "Choice needs"),
     ("Choice", LEVEL | {"tokens_per_sec": 10.0, "speed_over_plain": 1.0,
                         "reason": 3}, "Choice.reason is 3"),
-    ("PassCosts", {"points": [[1, 1.0], [2]]}, "PassCosts.points is [[1,"),
-    ("PassCosts", {"points": [[1.5, 1.0]]}, "PassCosts.points is [[1.5"),
-    ("PassCosts", {"points": 3}, "PassCosts.points is 3"),
-    ("PassCosts", {"points": []}, "a plain pass"),
-    ("PassCosts", {"points": [[2, 1.0]]}, "over [2] nodes were measured"),
-    ("PassCosts", {"points": [[1, -1.0]]}, "over 1 nodes took -1.0 seconds"),
-    ("PassCosts", {"points": [[0, 1.0]]}, "over 0 nodes took"),
+    ("PassCosts", points([[1, 1.0], [2]]), "PassCosts.points is [[1,"),
+    ("PassCosts", points([[1.5, 1.0]]), "PassCosts.points is [[1.5"),
+    ("PassCosts", points(3), "PassCosts.points is 3"),
+    ("PassCosts", points([]), "a plain pass"),
+    ("PassCosts", points([[2, 1.0]]), "over [2] nodes were measured"),
+    ("PassCosts", points([[1, -1.0]]), "over 1 nodes took -1.0 seconds"),
+    ("PassCosts", points([[0, 1.0]]), "over 0 nodes took"),
   ],
 )  # fmt: skip
 def test_damaged_records_say_what_is_wrong(cls, values, reason):
@@ -382,3 +386,21 @@ def test_recordings_of_nothing_are_refused(ranks, reason):
     assert reason in str(error.value)
   with pytest.raises(UserError, match="^tree: it is 4 drafts deep"):
     budget.reach(Tree.chain(4), skewed_ranks(0))
+
+
+def test_heads_cost_by_the_depth_of_a_tree():
+  costs = levels.PassCosts(((1, 1.0), (8, 2.0)), head_secs=0.25)
+  assert costs.secs(1) == 1 and costs.secs(8, 3) == pytest.approx(2.75)
+  ranks = independent([(0.8, 0.05), (0.7, 0.1)], 2000)
+  deep, flat = Tree.chain(2), Tree.from_branching((2,))
+  rows = budget.curve([deep, flat], ranks, costs)
+  assert rows[0]["pass_secs"] - rows[1]["pass_secs"] == pytest.approx(0.25)
+  assert levels.PassCosts.from_dict(costs.to_dict()) == costs
+
+
+def test_nothing_larger_than_what_was_measured_is_chosen():
+  ranks = independent([(0.9, 0.05), (0.9, 0.1), (0.9, 0.1)], 2000)
+  for largest in (1, 2, 3):
+    costs = levels.PassCosts(tuple((n, 1.0) for n in range(1, largest + 1)))
+    choice = budget.choose(budget.grow(ranks, 8), ranks, costs)
+    assert choice.tree.size == largest

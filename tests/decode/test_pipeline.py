@@ -444,6 +444,18 @@ def test_drafts_are_told_the_text_so_far_and_how_long_it_will_be():
   np.testing.assert_array_equal(
     seen.n_generated_BQ, n_B[:, None] + np.arange(3)
   )
+  recent_BQL = np.asarray(seen.recent_BQL)
   for b, text in enumerate(case.texts):
-    known = [t for t in np.asarray(seen.recent_BQL)[b, 2] if t >= 0]
+    known = [t for t in recent_BQL[b, 0] if t >= 0]
     assert known == text[-len(known) :] and len(known) == min(len(text), 8)
+  # What stands before a deeper draft depends on the path to it.
+  assert (recent_BQL[:, 1:] == history.NO_TOKEN).all()
+
+
+def test_deeper_drafts_are_not_held_to_the_grammar_of_the_root():
+  case = make_case(4, "least-and-stops")
+  _, _, state = case.arrays()
+  state = state.replace(grammar_B=jnp.full_like(state.grammar_B, 7))
+  seen = history.of_drafts(state, 3)
+  np.testing.assert_array_equal(seen.grammar_BQ[:, 0], 7)
+  np.testing.assert_array_equal(seen.grammar_BQ[:, 1:], automata.FREE)

@@ -104,8 +104,6 @@ def test_refused_trees_say_what_is_wrong():
 def test_no_tree_is_deeper_than_the_unbroken_run_of_heads(offsets, longest):
   model = multi_token_model(config_lib.Heads(offsets=offsets, matched=False))
   decode.Spec(model, decode.Tree.chain(longest))
-  text = refusal(
-    lambda: decode.Spec(model, decode.Tree.chain(longest + 1))
-  )
+  text = refusal(lambda: decode.Spec(model, decode.Tree.chain(longest + 1)))
   assert f"{longest + 1} drafts deep" in text and f"only {longest}" in text
   assert BLOCK.chain_length == 3

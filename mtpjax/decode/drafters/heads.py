@@ -43,7 +43,7 @@ def fill(
   tap_BTD: jax.Array,
   positions_BT: jax.Array,
 ) -> HeadCaches:
-  """Writes the rows of a prompt."""
+  """Writes the rows of a prompt, tap_BTD, at the beginning of the caches."""
   return tuple(
     cache.fill(c, _rows(model, params, tap_BTD, positions_BT))
     for c, params in zip(caches, head_params, strict=False)
@@ -59,7 +59,7 @@ def commit(
   path_BJ: jax.Array,
   start_B: jax.Array,
 ) -> HeadCaches:
-  """Writes the rows of an accepted path."""
+  """Writes the rows of an accepted path; see `model.cache.commit`."""
   return tuple(
     cache.commit(
       c, _rows(model, params, tap_BQD, positions_BQ), path_BJ, start_B
@@ -80,7 +80,7 @@ def draft_logits(
 
   Args:
     model: the model.
-    params: {"lm": ..., "heads": a tuple}, see `decode.params`.
+    params: {"lm": ..., "heads": a tuple}, see `decode_params`.
     active: heads to run, those of offsets 2 .. active + 1.
     caches: of the active heads; holds the rows before `position_B` at least.
     tap_BD: tapped state of the last accepted row.

@@ -34,7 +34,7 @@ def propose(
     params: from `decode_params`.
     tables: EOS ids and grammars.
     state: what is committed.
-    noise_BJV: of the positions behind the root; None in greedy programs.
+    noise_BJV: from `step.noise_behind_root`; None where drafts share none.
 
   Returns:
     Drafts of each depth; None if the program has none.
@@ -63,15 +63,13 @@ def propose(
     history.of_drafts(state, depths),
     logits_BMV,
   )
-  probs_BMV = None
+  probs_BMV = noise_BMV = None
   if _draws_apart(spec):
     probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
     noise_BMV = noise.draft_noise(
       state.controls.keys_B, state.length_B, depths, final_BMV.shape[-1]
     )
-  elif noise_BJV is None or spec.verifier == "typical":
-    noise_BMV = None
-  else:
+  elif noise_BJV is not None:
     noise_BMV = noise_BJV[:, :depths]
   scores_BMC, candidates_BMC = jax.lax.top_k(
     choose(state.controls, final_BMV, noise_BMV), spec.tree.width
