@@ -13,6 +13,8 @@ from mtpjax.evals.acceptance import Acceptance, count_acceptance
 from mtpjax.evals.pass_parts import PassParts, measure_parts
 from mtpjax.evals.trial import Trial
 
+CHUNK_PASSES = 16  # the default of `generate`
+
 
 @dataclasses.dataclass(frozen=True)
 class Details:
@@ -23,14 +25,11 @@ class Details:
       each token of a pass has the pass's seconds over its row's tokens.
     token_p95_secs: 95 in 100 tokens take no longer.
     parts: of a pass; medians.
-    kept: speed over the first mode, over what tokens per pass of the batch and
-      bare passes promise; near 1 if nothing is lost outside the passes.
   """
 
   token_p50_secs: float
   token_p95_secs: float
   parts: PassParts
-  kept: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +39,14 @@ class ModeSpeed:
   Attributes:
     kind: the class.
     mode: its name.
-    tokens_per_sec: of a whole batch, the prompts' passes excluded; median.
+    tokens_per_sec: of a whole batch, the prompts' passes excluded, the host
+      looking every `CHUNK_PASSES` passes as `decode.generate` does; median.
     speed_over_first: median of tokens/s over that of the first mode, pair by
       pair.
-    pass_secs: of a pass in the loop; median.
+    pass_secs: of a pass in a loop that nobody looks at; median.
+    kept: speed_over_first over what the passes promise: tokens per pass of the
+      batch times the first mode's pass over this one's. Near 1 if nothing is
+      lost outside the passes.
     rows_running: share of the rows that still ran in a pass: rows that are
       done wait for the others here, though not in `decode.generate`.
     outputs_identical: every token equals the first mode's; None where that is
@@ -57,6 +60,7 @@ class ModeSpeed:
   tokens_per_sec: float
   speed_over_first: float
   pass_secs: float
+  kept: float
   rows_running: float
   outputs_identical: bool | None
   acceptance: Acceptance
@@ -78,7 +82,8 @@ class _Record:
   """What the rounds of one mode on one class have brought."""
 
   trials: list[Trial]
-  secs: list[float] = dataclasses.field(default_factory=list)
+  loop_secs: list[float] = dataclasses.field(default_factory=list)
+  served_secs: list[float] = dataclasses.field(default_factory=list)
   token_secs: list[float] = dataclasses.field(default_factory=list)
   results: list[list[Result]] = dataclasses.field(default_factory=list)
 
@@ -153,7 +158,7 @@ def measure(
       mode,
       records[kind, mode],
       records[kind, first],
-      (parts[mode], parts[first]) if with_details else None,
+      parts[mode] if with_details else None,
     )
     for kind in batches
     for mode in specs
@@ -176,14 +181,16 @@ def _batches(
 
 
 def _round(record: _Record, round_: int, with_details: bool) -> None:
-  secs = 0.0
+  loop_secs = served_secs = 0.0
   for trial in record.trials:
     taken, state = trial.run(trial.start())
-    secs += taken
+    loop_secs += taken
+    served_secs += trial.served_secs(CHUNK_PASSES)
     if not round_:
       record.results.append(trial.results(state))
   if round_:
-    record.secs.append(secs)
+    record.loop_secs.append(loop_secs)
+    record.served_secs.append(served_secs)
   if with_details:
     # Slow, so each round looks at another batch.
     trial = record.trials[round_ % len(record.trials)]
@@ -196,7 +203,7 @@ def _speed(
   mode: str,
   own: _Record,
   first: _Record,
-  parts: tuple[list[PassParts], list[PassParts]] | None,
+  parts: list[PassParts] | None,
 ) -> ModeSpeed:
   spec = own.trials[0].spec
   details = None
@@ -207,16 +214,7 @@ def _speed(
       token_p50_secs=p50,
       token_p95_secs=p95,
       parts=PassParts(
-        *(statistics.median(getattr(p, f) for p in parts[0]) for f in fields)
-      ),
-      # The batch's tokens per pass: as many tokens over its own passes.
-      kept=statistics.median(
-        (secs_1 / secs)
-        / (first.loop_passes / own.loop_passes)
-        / (part_1.bare_pass_secs / part.bare_pass_secs)
-        for secs, secs_1, part, part_1 in zip(
-          own.secs, first.secs, *parts, strict=True
-        )
+        *(statistics.median(getattr(p, f) for p in parts) for f in fields)
       ),
     )
   rows = own.rows
@@ -226,16 +224,21 @@ def _speed(
   return ModeSpeed(
     kind=kind,
     mode=mode,
-    tokens_per_sec=tokens / statistics.median(own.secs),
-    speed_over_first=statistics.median(
-      a / b for a, b in zip(first.secs, own.secs, strict=True)
-    ),
-    pass_secs=statistics.median(own.secs) / own.loop_passes,
+    tokens_per_sec=tokens / statistics.median(own.served_secs),
+    speed_over_first=_median_ratio(first.served_secs, own.served_secs),
+    pass_secs=statistics.median(own.loop_secs) / own.loop_passes,
+    # As many tokens: fewer passes and their cost are the time of the loop.
+    kept=_median_ratio(first.served_secs, own.served_secs)
+    / _median_ratio(first.loop_secs, own.loop_secs),
     rows_running=row_passes * len(own.results) / (own.loop_passes * len(rows)),
     outputs_identical=own.ids == first.ids if _is_coupled(spec) else None,
     acceptance=count_acceptance(spec.tree, rows),
     details=details,
   )
+
+
+def _median_ratio(a: Sequence[float], b: Sequence[float]) -> float:
+  return statistics.median(x / y for x, y in zip(a, b, strict=True))
 
 
 def _is_coupled(spec: Spec) -> bool:

@@ -93,6 +93,25 @@ class Trial:
     """Returns what the requests have brought."""
     return [trace.result() for trace in batches.read_traces(state)]
 
+  def served_secs(self, chunk_passes: int) -> float:
+    """Runs to the end as `decode.generate` does.
+
+    Args:
+      chunk_passes: passes after which the host looks at what has come.
+
+    Returns:
+      Seconds, those of the prompts' pass excluded.
+    """
+    state = self.start()
+    begin = time.perf_counter()
+    while True:
+      state = batches.run_chunk(
+        self.spec, self.params, self.tables, state, jnp.int32(chunk_passes)
+      )
+      results = self.results(state)
+      if all(result.finish_reason != "running" for result in results):
+        return time.perf_counter() - begin
+
   def token_secs(self) -> list[float]:
     """Runs pass by pass, as the host sees it.
 
