@@ -9,4 +9,6 @@ ruff check .
 ruff format --check .
 mypy
 shellcheck -x launch/*.sh .ci/run
-exec python -m pytest "$@"
+# Two processes, a file of tests at a time: fixtures and compiled programs of a
+# file are shared within it.
+exec python -m pytest -n 2 --dist loadfile "$@"

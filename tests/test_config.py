@@ -38,7 +38,7 @@ def refused(changes, *words):
   with pytest.raises(UserError) as error:
     config_lib.override(Config(), changes)
   text = str(error.value)
-  assert "\n" not in text
+  assert "\n" not in text and len(text) < 300
   for word in words:
     assert word in text
 
@@ -136,6 +136,11 @@ def test_fields_that_need_each_other_change_together():
     ({"data.max_documents": "-1"}, ["data.max_documents: -1"]),
     ({"decode.cache_tokens": "-1"}, ["decode.cache_tokens: -1"]),
     ({"decode.seed": "-1"}, ["decode.seed: -1"]),
+    ({"decode.lookup_ngram": "17"}, ["decode.lookup_ngram: 17", "1 to 16"]),
+    ({"decode.lookup_ngram": "0"}, ["decode.lookup_ngram: 0"]),
+    ({"decode.chunk_passes": "2147483648"}, ["passes: 2147483648"]),
+    ({"model.n_layers": "9" * 5000}, ["model.n_layers: '9999", "int"]),
+    ({"model.tied_embeddings": 10**5000}, ["<int out of all measure>"]),
     ({"train.accumulation": "3"}, ["train.batch_size: 16", "= 3"]),
     ({"data.sources": ""}, ["data.sources"]),
     ({"data.validation_fraction": "1"}, ["data.validation_fraction: 1.0"]),
@@ -144,6 +149,12 @@ def test_fields_that_need_each_other_change_together():
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_names_it(changes, words):
   refused(changes, *words)
+
+
+def test_the_largest_values_are_allowed_too():
+  changes = {"decode.lookup_ngram": 16, "decode.chunk_passes": (1 << 31) - 1}
+  got = values(config_lib.override(Config(), changes))
+  assert all(got[path] == value for path, value in changes.items())
 
 
 def test_zero_is_allowed_where_it_means_off():

@@ -145,7 +145,8 @@ class Loaded:
         `temperature=0.8`, `seed=1`, `max_new_tokens=64`. Of `stop`,
         `stop_ids`, `bad_words` and `logit_bias` a string is one, exactly as it
         is, and a list has several. The output does not depend on `mode`, nor
-        on the other prompts (but for the verifier `typical`, which is lossy).
+        on the other prompts; with the verifiers `rejection` and `block` its
+        distribution does not (`typical` is lossy).
 
     Returns:
       A `Generation` per prompt, in their order.

@@ -6,6 +6,7 @@ import pathlib
 import re
 from typing import Any
 
+from mtpjax import config as config_lib
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
@@ -193,7 +194,7 @@ def _ints(values: Any) -> tuple[int, ...]:
 
 
 def _short(values: Any) -> str:
-  text = repr(values)
+  text = config_lib.shown(values)
   return text if len(text) <= 60 else f"{text[:57]}..."
 
 

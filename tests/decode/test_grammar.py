@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from mtpjax.decode import grammar as grammar_lib
 from mtpjax.decode.grammar import compile_json_schema, compile_regex
 from mtpjax.errors import UserError
 
@@ -261,6 +262,30 @@ def test_other_mistakes():
 )
 def test_schemas_that_cannot_be_kept_to(schema, word):
   assert word in failure(compile_json_schema, schema)
+
+
+@pytest.mark.parametrize("depth", [150, 400, 600, 800, 100_000])
+def test_a_schema_nested_too_deep_is_one_line(depth):
+  around = ('{"type":"array","items":', '{"anyOf":[{"type":"null"},')
+  for begin, end in zip(around, ("}", "]}"), strict=True):
+    failure(compile_json_schema, begin * depth + "true" + end * depth)
+
+
+def test_token_edges_are_bounded_while_they_are_made(monkeypatch):
+  words = {300 + n: bytes(pair) for n, pair in enumerate(
+    itertools.product(b"abcdefghij", repeat=2)
+  )}  # fmt: skip
+  vocabulary = BYTES | words
+  # Ten states: the first eight take a letter or two, the ninth one, then none.
+  grammar = compile_regex("[a-j]{0,9}", vocabulary, [EOS], 400)
+  text_edges = 8 * 110 + 10
+  assert len(grammar.tokens_E) == text_edges + grammar.n_states
+  monkeypatch.setattr(grammar_lib, "MAX_EDGES", text_edges)
+  compile_regex("[a-j]{0,9}", vocabulary, [EOS], 400)
+  monkeypatch.setattr(grammar_lib, "MAX_EDGES", text_edges - 1)
+  message = failure(compile_regex, "[a-j]{0,9}", vocabulary, vocab_size=400)
+  assert f"more than {text_edges - 1} token edges" in message
+  assert "vocabulary of 356" in message and "'[a-j]{0,9}'" in message
 
 
 def test_missing_extra_is_named(monkeypatch):

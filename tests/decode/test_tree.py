@@ -91,10 +91,46 @@ def test_refused_trees_say_what_is_wrong():
   refusal(lambda: decode.Tree((0, 0), (0,)))
   refusal(lambda: decode.Tree((), ()))
   assert "rank -1" in refusal(lambda: from_paths([(-1,)]))
+  assert "do not begin" in refusal(lambda: decode.Tree((1,) * 999, (0,) * 999))
   wide = from_paths([(rank,) for rank in range(12)])
   assert "vocabulary of 11" in refusal(
     lambda: decode.Spec(multi_token_model(), wide)
   )
+
+
+@pytest.mark.parametrize(
+  "make",
+  [
+    lambda n: decode.Tree((0,) * n, tuple(range(n))),
+    lambda n: decode.Tree.chain(n - 1),
+    lambda n: decode.Tree.from_rank_paths([(i,) for i in range(n - 1)]),
+    lambda n: decode.Tree.from_rank_paths([(0,) * i for i in range(1, n)]),
+    lambda n: decode.Tree.from_branching([n - 1]),
+  ],
+)
+def test_a_tree_of_too_many_nodes_is_refused_however_it_is_made(make):
+  assert make(4096).size == 4096
+  for n in (4097, 10_000):
+    text = refusal(lambda: make(n))  # noqa: B023
+    assert str(n) in text and "use at most 4096" in text
+
+
+def test_much_too_large_a_tree_costs_no_time():
+  assert "10000000000001 nodes" in refusal(
+    lambda: decode.Tree.chain(10_000_000_000_000)
+  )
+  # One path, which would need as many others.
+  text = refusal(lambda: decode.Tree.from_rank_paths([(0,) * 1_000_000]))
+  assert "1000001 nodes" in text
+  # The second of two equal siblings is the last of all nodes.
+  n = 4096
+  ranks = (*range(n - 1), n - 2)
+  assert f"two children of rank {n - 2}" in refusal(
+    lambda: decode.Tree((0,) * n, ranks)
+  )
+  deep = tuple(range(100))
+  text = refusal(lambda: decode.Tree.from_rank_paths([deep]))
+  assert "(0, 1, 2, 3, 4, 5, ...) needs" in text and len(text) < 100
 
 
 @pytest.mark.parametrize(

@@ -159,6 +159,13 @@ def refusal(make):
     ("t.json", '{"parents": [], "ranks": []}', "do not begin at a root"),
     ("t.json", '{"parents": [0, "a"], "ranks": [0, 0]}', "[0, 'a'] is no list"),
     ("t.json", '{"parents": [0, 1], "ranks": [0, 0]}', "before its parent 1"),
+    ("t.json", json.dumps([[n] for n in range(4096)]), "4097 nodes are too"),
+    (
+      "t.json",
+      json.dumps({"parents": [0] * 4097, "ranks": list(range(4097))}),
+      "4097 nodes are too many; use at most 4096",
+    ),
+    ("t.py", f"a = {[[0] * 5000]}", "5001 nodes are too many"),
     ("t.py", "a = [[0]\n", "line 1 is not Python"),
     ("t.py", "a = 3\nb = f()\n", "assigns no list"),
     ("t.py", "", "assigns no list"),
@@ -171,6 +178,12 @@ def test_refused_files_say_what_is_wrong(tmp_path, name, text, reason):
   path = write(tmp_path, name, text)
   message = refusal(lambda: tree_files.read_tree(path))
   assert str(path) in message and reason in message
+
+
+def test_a_file_nested_as_deep_as_json_goes_is_one_line(tmp_path):
+  for depth in range(900, 1001):  # near the limit of Python's recursion
+    path = write(tmp_path, "t.json", "[" * depth + "0" + "]" * depth)
+    refusal(lambda: tree_files.read_tree(path))  # noqa: B023
 
 
 def test_refused_names_say_what_is_wrong(tmp_path):

@@ -4,7 +4,7 @@ import pathlib
 
 import pytest
 
-from mtpjax import cli
+from mtpjax import cli, decode
 
 EXPERIMENT = """
 from mtpjax.config import Config, Data, Heads, Model, Optim, Train
@@ -51,6 +51,24 @@ def tiny_root(tmp_path_factory):
 def in_tiny_root(tiny_root, monkeypatch) -> pathlib.Path:
   monkeypatch.chdir(tiny_root)
   return tiny_root
+
+
+@pytest.fixture
+def decodes(monkeypatch):
+  """Nothing is decoded; the list of what was asked, call by call.
+
+  Each entry holds the arguments of `decode.generate` by name.
+  """
+  calls = []
+  names = "specs params requests eos_ids batch passes find_stop governor"
+
+  def generate(*args):
+    calls.append(dict(zip(names.split(), args, strict=True)))
+    result = decode.Result((10,), (0.0,), "length", 1, 0, (0,))
+    yield dict.fromkeys(range(len(calls[-1]["requests"])), result)
+
+  monkeypatch.setattr(decode, "generate", generate)
+  return calls
 
 
 @pytest.fixture

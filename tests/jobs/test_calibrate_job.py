@@ -74,9 +74,10 @@ def rewrite(path, levels):
 
 
 PLAIN = Level(decode.Tree.root(), 1.0, 1.0)
+TREE = Level(decode.Tree.from_branching((3, 2)), 2.0, 1.0)
 LEVELS = {
   "plain": (PLAIN,),
-  "tree": (PLAIN, Level(decode.Tree.from_branching((3, 2)), 2.0, 1.0)),
+  "tree": (PLAIN, TREE),
   "ladder": (
     PLAIN,
     Level(decode.Tree.chain(1), 1.3, 1.1),
@@ -122,6 +123,100 @@ def test_auto_without_a_sound_calibration_of_this_device_is_one_line(
   del whole["entries"][0]["levels"]
   path.write_text(json.dumps(whole))
   assert "damaged" in fails("generate", tmp_path / "run", *argv)
+
+
+def damage(values, path, change):
+  """Changes one value of a calibration: `path` leads to it."""
+  values = json.loads(json.dumps(values))
+  at = values
+  for key in path[:-1]:
+    at = at[key]
+  at[path[-1]] = change(at[path[-1]])
+  return values
+
+
+@pytest.mark.parametrize(
+  "path, change, words",
+  [
+    (["entries"], lambda _: [], "has no entries"),
+    (["entries"], lambda _: "many", "TypeError"),
+    (["entries", 1, "levels"], lambda _: [], "levels must be there"),
+    (["entries", 1, "levels"], lambda _: [TREE.to_dict()], "plain decoding"),
+    (["entries", 0, "levels"], lambda old: [TREE.to_dict(), *old], "plain"),
+    (["entries", 0, "batch"], lambda _: 0, "batch 0"),
+    (["entries", 0, "temperature"], lambda _: -1, "temperature -1.0"),
+    (["entries", 0, "temperature"], lambda _: float("nan"), "temperature nan"),
+    (["step"], lambda _: float("inf"), "OverflowError"),
+    (["step"], lambda _: None, "TypeError"),
+  ],
+)
+def test_a_damaged_calibration_is_one_line(
+  calibrated, tmp_path, path, change, words
+):
+  whole = json.loads((calibrated / "run" / "calibration.json").read_text())
+  file = tmp_path / "calibration.json"
+  file.write_text(json.dumps(damage(whole, path, change)))
+  with pytest.raises(mtpjax.UserError) as error:
+    Calibration.load(file)
+  line = str(error.value)
+  assert line.startswith(f"{file}: is damaged (") and "\n" not in line
+  assert words in line and f"`mtpjax calibrate {tmp_path}` makes it" in line
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[]", b""])
+def test_what_is_no_calibration_is_one_line(tmp_path, content):
+  file = tmp_path / "calibration.json"
+  file.write_bytes(content)
+  with pytest.raises(mtpjax.UserError, match="is damaged") as error:
+    Calibration.load(file)
+  assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+  "kept, prompts, settings, reasons, command",
+  [
+    ("all", 1, {}, "", ""),
+    ("all", 4, {}, "", ""),  # a factor of 2
+    ("all", 5, {}, "batch 2, not 5", "--batches 5 --temperatures 0`"),
+    ("all", 5, {"batch_size": 2}, "", ""),
+    ("all", 1, {"temperature": 0.3}, "", ""),
+    ("greedy", 1, {"temperature": 0.5}, "temperature 0, not 0.5",
+     "--batches 1 --temperatures 0.5`"),
+    ("sampled", 2, {}, "temperature 0.8, not 0",
+     "--batches 2 --temperatures 0`"),
+    ("all", 1, {"temperature": 0.8, "verifier": "typical"},
+     "verifier coupled, not typical", "--batches 1 --temperatures 0.8`"),
+    ("all", 1, {"verifier": "typical"}, "", ""),  # greedy: it is not asked
+    ("greedy", 5, {"temperature": 0.8, "verifier": "rejection"},
+     "batch 2, not 5; temperature 0, not 0.8; verifier coupled, not rejection",
+     "--batches 5 --temperatures 0.8`"),
+  ],
+)  # fmt: skip
+def test_auto_warns_of_a_calibration_of_something_else(
+  calibrated, tiny_root, monkeypatch, tmp_path, capsys, decodes,
+  kept, prompts, settings, reasons, command,
+):  # fmt: skip
+  monkeypatch.chdir(tiny_root)
+  shutil.copytree(calibrated / "run", tmp_path / "run")
+  path = tmp_path / "run" / "calibration.json"
+  rewrite(path, LEVELS["tree"])
+  calibration = Calibration.load(path)
+  entries = tuple(
+    entry for entry in calibration.entries
+    if kept == "all" or (kept == "sampled") == (entry.temperature > 0)
+  )  # fmt: skip
+  dataclasses.replace(calibration, entries=entries).save(path, {})
+  model = mtpjax.load(tmp_path / "run")
+  capsys.readouterr()
+  model.generate(["a"] * prompts, mode="auto", **settings)
+  err = capsys.readouterr().err
+  assert len(decodes[0]["specs"]) == 2
+  if not reasons:
+    assert err == ""
+    return
+  assert err.count("\n") == 1
+  assert f"{path} was measured with {reasons}, and" in err
+  assert f"`mtpjax calibrate {tmp_path / 'run'} {command}" in err
 
 
 def test_a_calibration_of_another_step_is_used_with_a_warning(

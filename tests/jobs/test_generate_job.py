@@ -171,7 +171,7 @@ def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
   assert "'fast'" in fails(
     "generate", WORKDIR, "--prompt", "a", "--mode", "fast"
   )
-  assert "cache of 8" in fails(
+  assert "31 tokens leave no room in a text of cache_tokens = 8" in fails(
     "generate", WORKDIR, "--prompt", "a" * 30, "--cache-tokens", 8
   )
   assert "temperature" in fails(
@@ -179,6 +179,10 @@ def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
   )
   write_lines(bad, {"ids": [5, 999]})
   assert "id 999" in fails("generate", WORKDIR, "--prompts", bad)
+  for value in ("9" * 5000, "[" * 100_000):
+    bad.write_text('{"text": "a"}\n{"text": "a", "seed": ' + value + "}\n")
+    line = fails("generate", WORKDIR, "--prompts", bad)
+    assert "bad.jsonl:2: has a number or a nesting" in line
   write_lines(bad, {"ids": []})
   assert "no tokens" in fails("generate", WORKDIR, "--prompts", bad)
   assert "runs/none" in fails("generate", "runs/none", "--prompt", "a")

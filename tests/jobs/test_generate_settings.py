@@ -1,14 +1,17 @@
 """Settings of single prompts, modes and verifiers, by the command line."""
 
+import dataclasses
 import json
 import re
 
+import numpy as np
 import pytest
 
 import mtpjax
-from mtpjax import cli, config
+from mtpjax import cli, config, decode
 from mtpjax.api.prompts import PER_REQUEST, read_prompt
 from mtpjax.decode import batch as batches
+from mtpjax.decode import grammar
 from mtpjax.jobs.generate import read_prompts
 
 WORKDIR = "runs/quickstart"
@@ -31,11 +34,14 @@ LINES = {
   "top_p": {"temperature": 1.0, "seed": 5, "top_p": 1e-6},
   "min_p": {"temperature": 1.0, "seed": 5, "min_p": 0.9999},
   "bias": {"logit_bias": [f"{X}:100"]},
-  "biases": {"logit_bias": f"{X}:100;{X + 1}:-100"},
+  "biases": {"logit_bias": [f"{X}:100", f"{X + 1}:-100"]},
   "short": {"max_new_tokens": 3},
   # In place of PAIR comes what the plain text has at AT.
   "stop": {"stop": ["PAIR"]},
   "stops": {"stop": ["never there", "PAIR", "PAIR and more"]},
+  # As they are: not stripped, nor parted anywhere.
+  "line feed": {"stop": "\n", "logit_bias": "10:100"},
+  "semicolon": {"stop": ";", "logit_bias": f"{ord(';')}:100"},
   "stop ids": {"stop_ids": ["PAIR IDS", "3"]},
   "least": {"min_new_tokens": 12, "stop_ids": ["PAIR IDS"]},
   "least stop": {"min_new_tokens": 12, "stop": ["PAIR"]},
@@ -193,6 +199,9 @@ def test_what_each_setting_does(rows):
     # A stop string is left out, what a sequence of ids ends is text.
     kept = ids[:n] if name == "stop ids" else ids[: n - 2]
     assert got[name]["text"] == bytes(kept).decode(errors="replace")
+  for name, character in (("line feed", "\n"), ("semicolon", ";")):
+    assert got[name]["ids"] == [ord(character)]
+    assert (got[name]["text"], got[name]["finish_reason"]) == ("", "stop")
   n = count_to(ids, pair, least=12)
   assert got["least stop"]["ids"] == ids[:n]
   assert count_to(got["least"]["ids"], pair) > 12
@@ -299,7 +308,36 @@ MISTAKES = {
   ),
   "no regex": (["--regex", "a("], "grammar: "),
   "no schema file": (["--json-schema", "none.json"], "none.json"),
-  "grammar and no EOS": (["--regex", "a", "--ignore-eos"], "EOS"),
+  "grammar and no EOS": (
+    ["--regex", "a", "--ignore-eos"],
+    "a grammar needs an EOS to end the text; leave --ignore-eos",
+  ),
+  "schema of a long name": (["--json-schema", "a" * 999], "cannot be read"),
+  "schema of a folder": (["--json-schema", "data"], "nor a file"),
+  "schema in Latin-1": (["--json-schema", "latin.json"], "not UTF-8 at byte 1"),
+  "schema nested deep": (
+    ["--json-schema", '{"items":' * 100_000], "is not JSON"
+  ),
+  "stop of nothing": (["--stop", "a", "--stop", ""], "stop ('a', '') has one"),
+  "bad word of nothing": (["--bad-words", ""], "bad_words ('',) has one"),
+  "stop of half a pair": (["--stop", "a\udcff"], "stop: lone surrogate U+DCFF"),
+  "bad word of half a pair": (
+    ["--bad-words", "\udcff"], "bad_words: lone surrogate U+DCFF"
+  ),
+  "regex of half a pair": (["--regex", "\udcff"], "regex: lone surrogate"),
+  "schema of half a pair": (["--json-schema", "\udcff"], "lone surrogate"),
+  "ids in one": (["--stop-ids", "13,13;0"], "give each sequence on its own"),
+  "biases in one": (["--logit-bias", "1:1;2:1"], "give each on its own"),
+  "long n-grams": (["--lookup-ngram", "17"], "17 must be from 1 to 16"),
+  "a chain past all trees": (
+    ["--mode", "lookup", "--draft-length", "4096"], "use at most 4096"
+  ),
+  "a chain past all memory": (
+    ["--mode", "lookup", "--draft-length", "999999999999"], "use at most 4096"
+  ),
+  "passes past an integer": (
+    ["--chunk-passes", "2147483648"], "must be below 2147483648"
+  ),
   "ids as text": (["--stop-ids", "a,b"], "stop_ids 'a,b'"),
   "ids outside": (["--stop-ids", "5,300"], "id 300"),
   "bias as text": (["--logit-bias", "x:1"], "logit_bias 'x:1'"),
@@ -315,6 +353,7 @@ def test_mistakes_are_one_line_before_anything_is_compiled(
 ):
   (in_tiny_root / "twice.json").write_text("[[0], [1], [0]]")
   (in_tiny_root / "gaps.json").write_text("[[0], [2]]")
+  (in_tiny_root / "latin.json").write_bytes(b'{\xff"a": 1}')
   argv, words = MISTAKES[name]
   assert words in fails("generate", WORKDIR, "--prompt", "a", *argv)
 
@@ -358,6 +397,16 @@ BAD_LINES = [
   ({"json_schema": []}, "decode.json_schema"),
   ({"json_schema": {"type": "what"}}, "grammar: "),
   ({"ids": [5, 999], "text": None, "seed": 3}, "id 999"),
+  ({"ids": [True], "text": None}, "a list of integers"),
+  ({"stop": ""}, "stop ('',) has one"),
+  ({"stop": "a\ud83d"}, "stop: lone surrogate U+D83D at character 1"),
+  ({"bad_words": ["\ud83d"]}, "bad_words: lone surrogate U+D83D"),
+  ({"regex": "\ud83d"}, "regex: lone surrogate U+D83D"),
+  ({"json_schema": {"const": "\ud83d"}}, "grammar: "),
+  ({"stop": [["a"] * 99] * 99}, "decode.stop"),
+  ({"temperature": [[[[0]]]]}, "decode.temperature"),
+  ({"logit_bias": ["5:1e39"]}, "logit_bias 5:1e+39"),
+  ({"temperature": 10**400}, "temperature"),
 ]
 
 
@@ -378,6 +427,137 @@ def test_numbers_and_lists_are_read_as_they_are_meant(tmp_path):
   settings = read_prompt(prompt, config.Config(), "here").settings
   assert settings.stop == ("a;b", " c")
   assert settings.temperature == 1 and settings.top_k == 3
+
+
+@pytest.fixture(scope="module")
+def model(tiny_root):
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(tiny_root)
+    return mtpjax.load(WORKDIR)
+
+
+def test_options_of_texts_take_each_as_it_was_typed(in_tiny_root, decodes):
+  argv = ["generate", WORKDIR, "--prompt", "a"]
+  argv += ["--stop", "\n", "--stop", " END", "--stop", "a;b"]
+  argv += ["--bad-words", "\n", "--bad-words", "no; "]
+  argv += ["--stop-ids", "13,13", "--stop-ids", "0"]
+  argv += ["--logit-bias", "50:-100", "--logit-bias", "13:2.5"]
+  assert not cli.main(argv)
+  [call] = decodes
+  [request] = call["requests"]
+  assert request.stop_sequences == ((13, 13), (0,))
+  assert request.logit_bias == ((50, -100.0), (13, 2.5))
+  # A line feed is itself; the word is never written behind a space either.
+  assert request.bad_words == tuple(
+    tuple(word.encode()) for word in ("\n", "no; ", " no; ")
+  )
+  for text, n in (
+    ("xx\nyy", 3), ("xx END", 6), ("a;bb", 3), ("a; END", 6),
+    ("xxEND", None), ("a;", None),
+  ):  # fmt: skip
+    assert call["find_stop"](0, list(text.encode())) == n
+
+
+def test_a_string_is_one_text_to_the_library_and_a_list_has_several(
+  model, decodes
+):
+  own = {"text": "a", "stop": ";", "bad_words": " ", "logit_bias": "5:1"}
+  model.generate(["a", own], stop=["\n", " ;"], stop_ids="4,4", bad_words=())
+  first, second = decodes[0]["requests"]
+  assert first.stop_sequences == second.stop_sequences == ((4, 4),)
+  assert (first.bad_words, second.bad_words) == ((), ((32,),))
+  assert (first.logit_bias, second.logit_bias) == ((), ((5, 1.0),))
+  find_stop = decodes[0]["find_stop"]
+  assert find_stop(0, list(b"a;\n")) == 3 and find_stop(1, list(b"a;\n")) == 2
+  assert find_stop(0, list(b" ;")) == 2
+  # The run's own settings are a list in its configuration.
+  again = config.config_from_dict({"decode": {"stop": ["\n", " ;"]}})
+  assert again.decode.stop == ("\n", " ;")
+  # An experiment still parts what it is given on the command line.
+  parted = config.override(config.Config(), {"decode.stop": "a; b"})
+  assert parted.decode.stop == ("a", "b")
+
+
+def test_ids_of_all_kinds_are_a_prompt(model, decodes):
+  model.generate([(1, 2), np.array([3, 4]), {"ids": np.array([5])}])
+  asked = [request.ids for request in decodes[0]["requests"]]
+  assert asked == [(1, 2), (3, 4), (5,)]
+  assert model.generate([]) == model.generate(()) == []
+  model.generate(np.array([[7, 8]]))
+  assert [request.ids for request in decodes[1]["requests"]] == [(7, 8)]
+
+
+@pytest.mark.parametrize(
+  "prompts, settings, words",
+  [
+    ("def main(", {}, "'def main(' is no list of prompts; give ['def main(']"),
+    ("", {}, "is no list of prompts"),
+    (b"ab", {}, "is no list of prompts"),
+    ({"text": "a"}, {}, "give [{'text': 'a'}]"),
+    (5, {}, "prompts: 5 is no list of prompts"),
+    ([1, 2, 3], {}, "prompt 0: 1 is neither a text nor a list of ids"),
+    (np.array([1, 2]), {}, "prompt 0: "),
+    (["a", ["a"]], {}, "prompt 1: ['a'] is neither"),
+    ([[1.0]], {}, "[1.0] is neither"),
+    ([[True]], {}, "[True] is neither"),
+    ([b"ab"], {}, "b'ab' is neither"),
+    ([None], {}, "None is neither"),
+    ([{1, 2}], {}, "{1, 2} is neither"),
+    ([np.zeros((2, 2))], {}, "is neither"),
+    ([{"text": "a", 5: 1}], {}, "5 is no setting of a prompt"),
+    (["a\ud83d"], {}, "prompt 0: lone surrogate U+D83D at character 1"),
+    (["a"], {"stop": ["\ud83d"]}, "prompt 0: stop: lone surrogate"),
+    (["a"], {"bad_words": "\ud83d"}, "prompt 0: bad_words: lone surrogate"),
+    (["a"], {"stop": {"b"}}, "decode.stop: {'b'} is neither a string"),
+    (["a"], {"json_schema": {"enum": {1}}}, "cannot be written as JSON"),
+    (["a"], {"temperature": 1e-7}, "use 0 for greedy"),
+    (["a"], {"max_new_tokens": 1 << 31}, "max_new_tokens 2147483648"),
+  ],
+)
+def test_a_mistake_in_the_library_is_one_line_too(
+  model, prompts, settings, words, compiles_nothing
+):
+  with pytest.raises(mtpjax.UserError) as error:
+    model.generate(prompts, **settings)
+  assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_mode_of_another_kind_leaves_the_drafts_of_the_run_behind(
+  model, decodes
+):
+  def spec(of_run, **settings):
+    changes = {f"decode.{name}": value for name, value in of_run.items()}
+    mine = dataclasses.replace(
+      model, config=config.override(model.config, changes)
+    )
+    mine.generate(["a"], **settings)
+    [made] = decodes.pop()["specs"]
+    return made
+
+  of_tree, of_chain = {"mode": "tree", "tree": "4,2"}, {"draft_length": 1}
+  assert spec(of_tree).tree.size == spec(of_tree, mode="tree").tree.size == 13
+  assert spec(of_tree, mode="next").tree == decode.Tree.root()
+  assert spec(of_tree, mode="chain").tree == decode.Tree.chain(2)
+  assert spec(of_tree, tree="2").tree.size == 3
+  assert spec(of_chain, mode="chain").tree == decode.Tree.chain(1)
+  assert spec(of_chain, mode="lookup").tree == decode.Tree.chain(4)
+  assert spec(of_chain, mode="tree", tree="2").tree.size == 3
+  assert spec(of_chain, mode="next").tree == decode.Tree.root()
+  # What is given too is still refused.
+  with pytest.raises(mtpjax.UserError, match="tree is for mode tree"):
+    spec(of_tree, mode="next", tree="4")
+  with pytest.raises(mtpjax.UserError, match="draft_length is for"):
+    spec(of_chain, mode="next", draft_length=1)
+
+
+def test_all_grammars_of_a_call_share_a_bound(
+  model, monkeypatch, compiles_nothing
+):
+  # Each has 9 edges of letters and one of the EOS.
+  monkeypatch.setattr(grammar, "MAX_EDGES", 15)
+  prompts = [{"text": "a", "regex": regex} for regex in ("a{9}", "b{9}")]
+  with pytest.raises(mtpjax.UserError, match="have 20 .* the 15 supported"):
+    model.generate(prompts)
 
 
 def test_the_library_takes_the_same_settings(in_tiny_root, rows, records):

@@ -114,7 +114,7 @@ def test_all_checks_come_before_the_tests(place):
   status, calls, error = run(place, "launch/test.sh", "-k", "name")
   assert status == 0, error
   calls = [" ".join(call) for call in calls if "pip" not in call]
-  assert calls[-1] == "python -m pytest -k name"
+  assert calls[-1] == "python -m pytest -n 2 --dist loadfile -k name"
   for check, call in zip(CHECKS, calls[:-1], strict=True):
     assert call.startswith(check)
 
