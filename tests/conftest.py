@@ -15,19 +15,15 @@ if flag not in os.environ.get("XLA_FLAGS", ""):
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.
-# Worker processes share that of the process which started them.
-owns_cache = "PYTEST_XDIST_WORKER" not in os.environ
-if owns_cache:
-  os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(
-    prefix="mtpjax-jax-cache-"
-  )
+# One per worker process: they must not read what another is writing.
+cache_dir = tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 
 def pytest_unconfigure():
-  if owns_cache:
-    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+  shutil.rmtree(cache_dir, ignore_errors=True)
 
 
 @pytest.fixture
