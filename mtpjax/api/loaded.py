@@ -28,8 +28,7 @@ from mtpjax.data import (
   load_tokenizer,
   open_rows,
 )
-from mtpjax.decode.calibration import Calibration
-from mtpjax.decode.governor import Governor
+from mtpjax.decode.budget import Calibration, Governor
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 

@@ -299,10 +299,11 @@ class RequestMaker:
         )
       self._grammars[key] = made
       n_edges = sum(len(made.tokens_E) for made in self._grammars.values())
-      if n_edges > grammar.MAX_EDGES:
+      if n_edges > grammar.compile.MAX_EDGES:
         raise UserError(
           f"{where}: the grammars of this call have {n_edges} token edges, "
-          f"more than the {grammar.MAX_EDGES} supported; make several calls"
+          f"more than the {grammar.compile.MAX_EDGES} supported; make several "
+          "calls"
         )
     return self._grammars[key]
 

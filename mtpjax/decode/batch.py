@@ -12,10 +12,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mtpjax.decode import automaton, endings
+from mtpjax.decode import endings
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.controls import Controls, ControlShapes, Stages
 from mtpjax.decode.drafters import heads as heads_drafter
+from mtpjax.decode.grammar import automaton
 from mtpjax.decode.requests import Request, Trace
 from mtpjax.decode.sampling import Tables
 from mtpjax.decode.spec import Spec

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
-from mtpjax.decode import automaton as automata
-from mtpjax.decode.automaton import Automaton
+from mtpjax.decode.grammar import automaton as automata
+from mtpjax.decode.grammar.automaton import Automaton
 from mtpjax.decode.state import DecodeState
 from mtpjax.decode.tree import Tree
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mtpjax.decode import batch as batches
-from mtpjax.decode.governor import Governor
+from mtpjax.decode.budget import Governor
 from mtpjax.decode.requests import Request, Result
 from mtpjax.decode.spec import Spec
 

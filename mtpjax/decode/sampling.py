@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-from mtpjax.decode import automaton as automata
-from mtpjax.decode.automaton import Automaton
 from mtpjax.decode.controls import Controls, Sequences, Stages
+from mtpjax.decode.grammar import automaton as automata
+from mtpjax.decode.grammar.automaton import Automaton
 from mtpjax.decode.history import History
 
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from mtpjax import config as config_lib
 from mtpjax.decode import verifiers
+from mtpjax.decode.budget import Level
 from mtpjax.decode.controls import Stages
-from mtpjax.decode.levels import Level
 from mtpjax.decode.tree import Tree
 from mtpjax.decode.tree_files import parse_tree
 from mtpjax.errors import UserError

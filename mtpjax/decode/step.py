@@ -5,11 +5,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from mtpjax.decode import automaton as automata
 from mtpjax.decode import endings, history, noise, verifiers
 from mtpjax.decode.drafters import heads as heads_drafter
 from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.drafters.propose import fill_tree, propose
+from mtpjax.decode.grammar import automaton as automata
 from mtpjax.decode.sampling import Tables, choose, final_logits, has_ended
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState, token_logprobs, write_block

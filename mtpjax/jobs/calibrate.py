@@ -12,8 +12,7 @@ import rich.console
 from mtpjax import api, decode
 from mtpjax.checkpoint import WorkDir
 from mtpjax.decode import budget
-from mtpjax.decode.calibration import Calibration, Entry, device_name
-from mtpjax.decode.levels import PassCosts
+from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
 from mtpjax.evals import figures, held_out_requests
 from mtpjax.evals.candidate_ranks import candidate_ranks

@@ -5,9 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from mtpjax.decode import automaton as automata
-from mtpjax.decode.automaton import FREE, Automaton, advance, allowed, merge
+from mtpjax.decode.grammar import automaton as automata
 from mtpjax.decode.grammar import compile_regex
+from mtpjax.decode.grammar.automaton import (
+  FREE,
+  Automaton,
+  advance,
+  allowed,
+  merge,
+)
 from mtpjax.errors import UserError
 
 TOKENS = {i: t for i, t in enumerate([b"a", b"b", b"c", b"ab", b"abc", b"bb"])}

@@ -6,7 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from mtpjax.decode import budget, levels, tree_files
+from mtpjax.decode import budget, tree_files
+from mtpjax.decode.budget import levels
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 

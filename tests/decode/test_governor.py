@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from mtpjax.decode import governor
-from mtpjax.decode.levels import Level
+from mtpjax.decode.budget import Level, governor
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from mtpjax.decode import grammar as grammar_lib
+from mtpjax.decode.grammar import compile as grammar_lib
 from mtpjax.decode.grammar import compile_json_schema, compile_regex
 from mtpjax.errors import UserError
 

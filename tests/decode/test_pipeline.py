@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from mtpjax import decode
-from mtpjax.decode import automaton as automata
 from mtpjax.decode import history, sampling, verifiers
 from mtpjax.decode.controls import ControlShapes, Stages
 from mtpjax.decode.grammar import Grammar
+from mtpjax.decode.grammar import automaton as automata
 from mtpjax.decode.state import DecodeState
 
 V = 1003  # no multiple of 32, nor of anything

@@ -24,8 +24,7 @@ from decoding import (
 from mtpjax import config as config_lib
 from mtpjax import decode
 from mtpjax.decode import batch as batches
-from mtpjax.decode.governor import Governor
-from mtpjax.decode.levels import Level
+from mtpjax.decode.budget import Governor, Level
 
 MODEL = multi_token_model()
 ROWS = 3

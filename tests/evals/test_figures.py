@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from mtpjax.decode import Tree
-from mtpjax.decode.levels import Choice
+from mtpjax.decode.budget import Choice
 from mtpjax.errors import UserError
 from mtpjax.evals import figures
 

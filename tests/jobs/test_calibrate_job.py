@@ -8,8 +8,7 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
-from mtpjax.decode.calibration import Calibration
-from mtpjax.decode.levels import Level
+from mtpjax.decode.budget import Calibration, Level
 
 WORKDIR = "runs/quickstart"
 SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 9 --repeats 1"

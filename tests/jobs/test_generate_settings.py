@@ -11,7 +11,7 @@ import mtpjax
 from mtpjax import cli, config, decode
 from mtpjax.api.prompts import PER_REQUEST, read_prompt
 from mtpjax.decode import batch as batches
-from mtpjax.decode import grammar
+from mtpjax.decode.grammar import compile as grammar
 from mtpjax.jobs.generate import read_prompts
 
 WORKDIR = "runs/quickstart"

@@ -13,7 +13,7 @@ from mtpjax import parallel
 from mtpjax.config import Config, Heads, Model
 from mtpjax.decode import Request, Stages, decode_params
 from mtpjax.decode.batch import Packer
-from mtpjax.decode.calibration import Calibration
+from mtpjax.decode.budget import Calibration
 from mtpjax.decode.tree_files import tree_to_dict
 from mtpjax.errors import UserError
 from mtpjax.evals import (

@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 
 from mtpjax.decode.buckets import bucket
-from mtpjax.decode.grammar import Grammar
+from mtpjax.decode.grammar.grammar import Grammar
 from mtpjax.errors import UserError
 
 FREE = 0  # the state of requests without a grammar

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from mtpjax.config import write_json
-from mtpjax.decode.levels import Choice, Level, PassCosts
+from mtpjax.decode.budget.levels import Choice, Level, PassCosts
 from mtpjax.errors import UserError
 
 

@@ -15,7 +15,6 @@ Axes: G states of the token automaton, E its edges, N states of the byte
 automaton, T tokens of the vocabulary, L bytes of the longest token.
 """
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from mtpjax.decode.grammar.grammar import Grammar, shown
+from mtpjax.decode.grammar.schema import plain_schema
 from mtpjax.errors import UserError
 
 # Stands behind every pattern, and no match ends before it. Without it the
@@ -41,60 +42,6 @@ _MAX_STATES = 100_000  # of the byte automaton: a table of 100 MB
 # Of the token automaton. Where any character may follow, a state has nearly
 # the whole vocabulary: 8 bytes an edge here, and as many on the device.
 MAX_EDGES = 1 << 25
-
-# What outlines-core heeds: it looks for these keywords in this order, goes by
-# the first that it finds, and reads of the others only those named here.
-_HEEDED: dict[str, set[str]] = {
-  "properties": {"type", "required", "additionalProperties"},
-  "allOf": set(),
-  "anyOf": set(),
-  "oneOf": set(),
-  "prefixItems": {"type", "items"},
-  "enum": {"type"},
-  "const": {"type"},
-  "$ref": set(),
-}
-_HEEDED_BY_TYPE: dict[str, set[str]] = {
-  "string": {"minLength", "maxLength", "pattern", "format"},
-  "array": {"items", "minItems", "maxItems"},
-  "object": {"additionalProperties"},
-}
-# Its patterns of time, uri and email admit texts that are not even JSON.
-_FORMATS = {"date", "date-time", "uuid"}
-_ANNOTATIONS = {
-  "$schema", "$id", "$comment", "$defs", "definitions", "title", "description",
-  "default", "examples", "deprecated", "readOnly", "writeOnly",
-}  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Grammar:
-  """A token automaton. State 0 is the start; from every state EOS is in reach.
-
-  Attributes:
-    source: the pattern or schema, for messages.
-    vocab_size: what all token ids are below.
-    starts_G1: where the edges of each state begin, and the end of the last's.
-    tokens_E: tokens, ascending within a state. EOS ids are allowed exactly
-      where the text so far matches.
-    next_E: the state that each leads to; EOS stays where it is.
-  """
-
-  source: str
-  vocab_size: int
-  starts_G1: np.ndarray
-  tokens_E: np.ndarray
-  next_E: np.ndarray
-
-  @property
-  def n_states(self) -> int:
-    """States, the start included."""
-    return len(self.starts_G1) - 1
-
-  def edges(self, state: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the tokens allowed in a state and the states they lead to."""
-    span = slice(self.starts_G1[state], self.starts_G1[state + 1])
-    return self.tokens_E[span], self.next_E[span]
 
 
 def compile_regex(
@@ -154,13 +101,13 @@ def compile_json_schema(
   _outlines()
   from outlines_core.json_schema import build_regex_from_schema
 
-  name = _shown(schema)
+  name = shown(schema)
   try:
     definition = json.loads(schema)
   except (ValueError, RecursionError) as error:
     raise UserError(f"grammar: {name} is not JSON ({error})") from error
   try:
-    plain = _plain_schema(definition, name)
+    plain = plain_schema(definition, name)
   except RecursionError as error:
     raise UserError(
       f"grammar: JSON schema {name} is nested too deep; flatten it"
@@ -203,14 +150,14 @@ def _compile(
   eos_T = np.unique(np.asarray(eos_ids, np.int32))
   # One that is also an ordinary token is never text.
   ids = [i for i in sorted(texts) if i not in eos_ids]
-  table_NB, is_final_N, start = _byte_automaton(pattern, _shown(source))
-  edges = _token_edges(table_NB, start, [texts[i] for i in ids], _shown(source))
+  table_NB, is_final_N, start = _byte_automaton(pattern, shown(source))
+  edges = _token_edges(table_NB, start, [texts[i] for i in ids], shown(source))
   successors = {state: set(np.unique(to).tolist()) for state, (_, to) in edges}
   is_kept_N = np.zeros(len(table_NB), bool)
   is_kept_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = True
   if not is_kept_N[start]:
     raise UserError(
-      f"grammar: {_shown(source)} admits no text of this vocabulary; the "
+      f"grammar: {shown(source)} admits no text of this vocabulary; the "
       "tokenizer lacks a token for some byte of every match"
     )
   # What can't finish is never on the way to what can: the order stays
@@ -378,81 +325,3 @@ def _index(
       f"grammar: {name} can't be used as a regular expression ({reason}); "
       "look-around, back-references and \\b never can"
     ) from error
-
-
-def _plain_schema(schema: Any, name: str) -> Any:
-  """Returns the schema without annotations; all that is left is heeded.
-
-  outlines-core passes over what it does not know, such as `minimum`: the text
-  would look as if it kept to the schema.
-  """
-  if schema is True or (
-    isinstance(schema, dict) and not set(schema) - _ANNOTATIONS
-  ):
-    # Alternatives, which outlines-core puts in parentheses only here.
-    anything: dict[str, Any] = {"anyOf": [{}]}
-    return anything | _definitions(schema, name)
-  if not isinstance(schema, dict):
-    raise UserError(
-      f"grammar: JSON schema {name}: {_shown(json.dumps(schema))} is not an "
-      "object"
-    )
-  left = {k: v for k, v in schema.items() if k not in _ANNOTATIONS}
-  first = next((keyword for keyword in _HEEDED if keyword in left), "type")
-  heeded = {first} | _HEEDED.get(first, set())
-  if first == "type":
-    types = left.get("type")
-    for kind in types if isinstance(types, list) else [types]:
-      heeded |= _HEEDED_BY_TYPE.get(str(kind), set())
-  passed_over = set(left) - heeded
-  # Of these only the first counts.
-  lengths = {"minLength", "maxLength"} & set(left)
-  if (bool(lengths), "pattern" in left, "format" in left).count(True) > 1:
-    passed_over |= {"pattern", "format"} & set(left)
-  if left.get("format", "date") not in _FORMATS:
-    passed_over.add("format")
-  if first == "allOf" and len(left["allOf"]) != 1:
-    passed_over.add("allOf")  # joined one behind the other
-  if passed_over:
-    raise UserError(
-      f"grammar: JSON schema {name}: {', '.join(sorted(passed_over))} would "
-      f"not be heeded in {_shown(json.dumps(left))}; leave it out"
-    )
-  properties = left.get("properties", {})
-  for key in [*properties, *left.get("required", ())]:
-    if key not in properties:
-      raise UserError(
-        f"grammar: JSON schema {name}: {key!r} is required but not among the "
-        "properties"
-      )
-    if json.dumps(key, ensure_ascii=False) != f'"{key}"':
-      raise UserError(
-        f"grammar: JSON schema {name}: the property {key!r} needs escapes; "
-        "use another name"
-      )
-  for keyword in ("properties", "items", "additionalProperties"):
-    if keyword not in left or (first == "properties" != keyword):
-      continue
-    if keyword == "properties":
-      left[keyword] = {k: _plain_schema(v, name) for k, v in properties.items()}
-    elif left[keyword] is not False:
-      left[keyword] = _plain_schema(left[keyword], name)
-  for keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-    if keyword in left:
-      left[keyword] = [_plain_schema(v, name) for v in left[keyword]]
-  return left | _definitions(schema, name)
-
-
-def _definitions(schema: Any, name: str) -> dict[str, Any]:
-  found = schema if isinstance(schema, dict) else {}
-  return {
-    keyword: {k: _plain_schema(v, name) for k, v in found[keyword].items()}
-    for keyword in ("$defs", "definitions")
-    if keyword in found
-  }
-
-
-def _shown(source: str) -> str:
-  """A pattern or schema on one line, and not too long a one."""
-  line = " ".join(source.split())
-  return repr(line if len(line) <= 100 else f"{line[:97]}...")
