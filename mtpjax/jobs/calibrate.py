@@ -23,6 +23,9 @@ from mtpjax.evals.pass_costs import (
 )
 from mtpjax.jobs.bench.report import make_report, print_rows
 
+# Gain below which none is taken: measured costs differ by as much from run to
+# run, and drafts that lose cost as much as drafts that win bring.
+_MARGIN = 0.1
 _BATCH = 8  # texts decoded together to be ranked
 
 
@@ -100,7 +103,7 @@ def run(
         draft_secs = measure_draft_secs(
           model, loaded.decode_params, requests, repeats
         )
-      choice = budget.choose(trees, judged_on.ranks, costs)
+      choice = budget.choose(trees, judged_on.ranks, costs, _MARGIN)
       levels = budget.ladder(choice, trees, judged_on.ranks, costs)
       entry = Entry(batch, temperature, costs, draft_secs, choice, levels)
       entries.append(entry)
