@@ -1,7 +1,9 @@
 """Eight host devices, and one compilation cache for the whole run."""
 
+import gc
 import os
 import shutil
+import sys
 import tempfile
 
 import pytest
@@ -15,7 +17,7 @@ if flag not in os.environ.get("XLA_FLAGS", ""):
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.
-# One per worker process: they must not read what another is writing.
+# One per worker process.
 cache_dir = tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
@@ -24,6 +26,19 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 def pytest_unconfigure():
   shutil.rmtree(cache_dir, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def release_programs():
+  """Unloads the programs of a file of tests behind it.
+
+  Each holds memory maps. A process may have 65,530 of them, and dies, while
+  it loads a program, where it gets no more.
+  """
+  yield
+  if "jax" in sys.modules:
+    sys.modules["jax"].clear_caches()
+    gc.collect()
 
 
 @pytest.fixture
