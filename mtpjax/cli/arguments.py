@@ -62,6 +62,21 @@ def add_json(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def add_loads(
+  parser: argparse.ArgumentParser, batches: tuple[int, ...]
+) -> None:
+  """Adds --batches, with its default, and --temperatures, of decoding."""
+  shown = ",".join(map(str, batches))
+  parser.add_argument(
+    "--batches", type=list_of(int, 1), default=batches, metavar="INT,...",
+    help=f"prompts decoded together; default {shown}",
+  )  # fmt: skip
+  parser.add_argument(
+    "--temperatures", type=list_of(float, 0), default=(0.0,),
+    metavar="FLOAT,...", help="0 is greedy; default 0",
+  )  # fmt: skip
+
+
 def _require_at_least(least: int, value: float) -> None:
   if not value >= least:
     raise argparse.ArgumentTypeError(f"{value} is not {least} or more")

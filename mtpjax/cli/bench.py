@@ -7,6 +7,7 @@ from typing import Any
 from mtpjax import config as config_lib
 from mtpjax.cli.arguments import (
   add_json,
+  add_loads,
   add_overrides,
   given_overrides,
   int_from,
@@ -88,17 +89,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
   decode.add_argument(
     "workdir", nargs="?", help="of mtpjax train; default a random model"
   )
-  for name, kind, least, default, text in (
-    ("batches", int, 1, (1, 4), "prompts decoded together"),
-    ("temperatures", float, 0, (0.0,), "0 is greedy"),
-  ):
-    decode.add_argument(
-      f"--{name}",
-      type=list_of(kind, least),
-      default=default,
-      metavar=f"{kind.__name__.upper()},...",
-      help=f"{text}; default {','.join(map(str, default))}",
-    )
+  add_loads(decode, (1, 4))
   decode.add_argument(
     "--modes",
     type=_modes,

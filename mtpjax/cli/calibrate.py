@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from mtpjax.cli.arguments import add_json, int_from, list_of
+from mtpjax.cli.arguments import add_json, add_loads, int_from
 
 
 def add(commands: Any) -> None:
@@ -16,14 +16,7 @@ def add(commands: Any) -> None:
   )
   parser.add_argument("workdir", help="of mtpjax train")
   parser.add_argument("--step", type=int, help="checkpoint; default latest")
-  parser.add_argument(
-    "--batches", type=list_of(int, 1), default=(1, 8), metavar="INT,...",
-    help="prompts decoded together; default 1,8",
-  )  # fmt: skip
-  parser.add_argument(
-    "--temperatures", type=list_of(float, 0), default=(0.0,),
-    metavar="FLOAT,...", help="0 is greedy; default 0",
-  )  # fmt: skip
+  add_loads(parser, (1, 8))
   for name, least, default, text in (
     ("texts", 2, 32, "held-out prompts, half of them to judge by"),
     ("prompt-length", 1, 64, "tokens of a prompt"),

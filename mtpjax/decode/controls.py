@@ -96,7 +96,7 @@ class Controls(struct.PyTreeNode):
 
   Attributes:
     keys_B: PRNG keys.
-    max_new_B: tokens to generate at most; 0 for a row that only fills up.
+    max_new_B: tokens to generate at most.
     min_new_B: tokens before which no text ends.
     temperature_B: 0 is greedy.
     top_k_B: 0 keeps all.

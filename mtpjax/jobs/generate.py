@@ -4,6 +4,7 @@ import json
 import pathlib
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
@@ -13,7 +14,7 @@ from mtpjax.data import decode_utf8, require_unicode
 from mtpjax.errors import UserError
 
 
-def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
+def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
   """Reads a JSON Lines file whose objects have `text` or `ids`.
 
   An object may have settings of its own too, see `Loaded.generate`.
@@ -22,7 +23,7 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
     path: the file.
 
   Returns:
-    The prompts, in order.
+    The objects, in order.
 
   Raises:
     UserError: no such file, it is not UTF-8, or a line has no prompt; names
@@ -30,7 +31,7 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
   """
   if not path.is_file():
     raise UserError(f"prompts {path}: no such file")
-  prompts: list[api.Prompt] = []
+  prompts: list[dict[str, Any]] = []
   text = decode_utf8(path.read_bytes(), f"prompts {path}")
   # JSON may hold what `splitlines` takes for the end of a line, as U+2028.
   for number, line in enumerate(text.split("\n"), start=1):
@@ -51,7 +52,7 @@ def read_prompts(path: pathlib.Path) -> list[api.Prompt]:
   return prompts
 
 
-def _prompt_of(record: Any, where: str) -> api.Prompt:
+def _prompt_of(record: Any, where: str) -> dict[str, Any]:
   if isinstance(record, dict):
     text, ids = record.get("text"), record.get("ids")
     if isinstance(text, str):
@@ -92,7 +93,7 @@ def run(
     UserError: see `mtpjax.load` and `Loaded.generate`.
   """
   loaded = api.load(workdir, step)
-  texts: list[api.Prompt]
+  texts: Sequence[api.Prompt]
   on_text = None
   if prompts is None:
     if prompt is None:

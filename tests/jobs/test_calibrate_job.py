@@ -3,12 +3,15 @@
 import dataclasses
 import json
 import shutil
+import types
 
 import pytest
 
 import mtpjax
 from mtpjax import cli, decode
-from mtpjax.decode.budget import Calibration, Level
+from mtpjax.config import Heads
+from mtpjax.decode.budget import Calibration, Choice, Entry, Level, PassCosts
+from mtpjax.jobs import calibrate
 
 WORKDIR = "runs/quickstart"
 SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 9 --repeats 1"
@@ -235,3 +238,38 @@ def test_mistakes_are_one_line(in_tiny_root, fails):
   assert "--texts" in fails("calibrate", WORKDIR, "--texts", 1)
   line = fails("calibrate", WORKDIR, "--texts", 9999)
   assert "held-out prompts" in line
+
+
+def test_what_heads_cost_is_told_from_what_nodes_cost(monkeypatch):
+  """Passes of known cost: 1 ms, a tenth per further node, 0.2 per head."""
+
+  def known(model, params, requests, trees, repeats):
+    return [(t.size, 1 + 0.1 * (t.size - 1) + 0.2 * t.max_depth) for t in trees]
+
+  monkeypatch.setattr(calibrate, "measure_pass_costs", known)
+  model = types.SimpleNamespace(heads=Heads(offsets=(1, 2, 3, 4)))
+  loaded = types.SimpleNamespace(model=model, decode_params=None)
+  trees = [decode.Tree.chain(n) for n in range(4)]
+  costs = calibrate._measure(loaded, [], trees, 1)
+  assert costs.head_secs == pytest.approx(0.2)
+  for nodes in (1, 2, 4):
+    for heads in (0, 3):
+      want = 1 + 0.1 * (nodes - 1) + 0.2 * heads
+      assert costs.secs(nodes, heads) == pytest.approx(want)
+
+
+def test_the_nearest_entry_is_of_the_same_kind_first():
+  costs = PassCosts(((1, 1.0),))
+  choice = Choice(decode.Tree.root(), 1.0, 1.0, 1.0, 1.0, "")
+  entries = tuple(
+    Entry(batch, temperature, costs, 0.0, choice, (PLAIN,))
+    for batch in (1, 8)
+    for temperature in (0.0, 1.0)
+  )
+  calibration = Calibration(0, "", entries)
+  for batch, temperature, want in (
+    (1, 0.0, (1, 0.0)), (8, 0.3, (8, 1.0)), (2, 0.1, (1, 1.0)),
+    (4, 2.0, (8, 1.0)), (100, 0.0, (8, 0.0)),
+  ):  # fmt: skip
+    entry = calibration.nearest(batch, temperature)
+    assert (entry.batch, entry.temperature) == want

@@ -1,7 +1,7 @@
 """Prompts that `mtpjax bench decode` is run on, by class."""
 
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from mtpjax import api
 from mtpjax.decode import Request
@@ -32,8 +32,6 @@ def read_class_prompts(
   """
   classes: dict[str, list[str | Sequence[int]]] = {}
   for number, prompt in enumerate(read_prompts(path), start=1):
-    if not isinstance(prompt, Mapping):
-      raise TypeError(f"{path}: prompt {number} has been read as {prompt!r}")
     where = f"prompts {path}, prompt {number}"
     record = dict(prompt)
     kind = record.pop("class", _DEFAULT_CLASS)
