@@ -1,14 +1,16 @@
 """What is measured side by side: everything but the clock."""
 
+import types
+
 import jax
 import numpy as np
 import pytest
 from tiny import multi_token_model
 
 from mtpjax.config import Heads
-from mtpjax.decode import Spec, Stages, Tree, decode_params
+from mtpjax.decode import Result, Spec, Stages, Tree, decode_params
 from mtpjax.decode.batch import Packer, read_traces
-from mtpjax.evals import class_requests, measure_decoding
+from mtpjax.evals import class_requests, decode_speed, measure_decoding
 from mtpjax.evals.trial import Trial
 
 MODEL = multi_token_model(
@@ -129,3 +131,24 @@ def test_a_mode_that_is_wrong_is_found_out(params, specs, monkeypatch):
   both = {mode: specs[mode] for mode in ("next", "tree")}
   plain, tree = measure_decoding(params, REQUESTS[3:], both, 2, 1, False)
   assert plain.outputs_identical is True and tree.outputs_identical is False
+
+
+def test_speeds_follow_from_the_seconds_of_loop_and_host():
+  """One row of 9 tokens; plain passes take 2 s, those over a chain 3 s."""
+
+  def record(passes, loop_secs, served_secs):
+    result = Result((1,) * 9, (0.0,) * 9, "length", passes, 0, (0,) * 9)
+    return decode_speed._Record(
+      [types.SimpleNamespace(spec=Spec(MODEL, Tree.chain(1), Stages()))],
+      loop_secs, served_secs, [], [[result]],
+    )  # fmt: skip
+
+  plain = record(9, [16.0, 16.0], [20.0, 20.0])
+  chain = record(5, [12.0, 12.0], [16.0, 16.0])
+  speed = decode_speed._speed("a", "chain", chain, plain, None)
+  assert speed.pass_secs == 3.0  # the prompt's pass is not in the loop
+  assert speed.tokens_per_sec == 8 / 16
+  assert speed.speed_over_first == 20 / 16
+  # Twice the tokens per pass, at 3/2 the cost, promise 4/3.
+  assert speed.kept == pytest.approx((20 / 16) / (2 / (3 / 2)))
+  assert decode_speed._speed("a", "next", plain, plain, None).kept == 1
