@@ -1,6 +1,7 @@
 """Work directories and checkpoints, verified when restored."""
 
+from mtpjax.checkpoint.base import Base, model_on_base
 from mtpjax.checkpoint.store import Store
 from mtpjax.checkpoint.workdir import WorkDir
 
-__all__ = ["Store", "WorkDir"]
+__all__ = ["Base", "Store", "WorkDir", "model_on_base"]

@@ -4,6 +4,7 @@ runs/first/
   config.json      the experiment, vocabulary size included
   tokenizer.json   a copy, unless the tokenizer is "bytes"
   data.json        fingerprint of the rows trained on
+  origin.json      instead of data.json: what the model was imported from
   metrics.jsonl    one line per window of steps and per evaluation
   checkpoints/     see `store`
   calibration.json what drafts are worth here, and calibration.png
@@ -26,6 +27,7 @@ class WorkDir:
     self.config = self.path / "config.json"
     self.tokenizer = self.path / "tokenizer.json"
     self.data = self.path / "data.json"
+    self.origin = self.path / "origin.json"
     self.metrics = self.path / "metrics.jsonl"
     self.checkpoints = self.path / "checkpoints"
     self.calibration = self.path / "calibration.json"
@@ -43,7 +45,8 @@ class WorkDir:
     """Returns what `data.load_tokenizer` should load for this run."""
     if config.data.tokenizer == "bytes":
       return "bytes"
-    return str(self.tokenizer)
+    # A folder: what else lies beside the tokenizer belongs to it.
+    return str(self.path)
 
   def claim(
     self, config: config_lib.Config, fingerprint: dict[str, Any]
@@ -66,7 +69,12 @@ class WorkDir:
     config.save(self.config)
 
   def data_id(self) -> str:
-    """Returns the id of the rows trained on; UserError if it is damaged."""
+    """Returns the id of the rows trained on; UserError if it is damaged.
+
+    It is empty for an imported model, which has none.
+    """
+    if self.origin.is_file():
+      return ""
     try:
       return json.loads(self.data.read_text())["id"]
     except (OSError, ValueError, KeyError, TypeError) as error:

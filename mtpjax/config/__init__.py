@@ -21,6 +21,7 @@ from mtpjax.config.files import load_config, load_experiment
 from mtpjax.config.sections import (
   HEAD_KINDS,
   LOSS_MODES,
+  Base,
   Data,
   Heads,
   Loss,
@@ -38,6 +39,7 @@ from mtpjax.config.values import (
 )
 
 __all__ = [
+  "Base",
   "Config",
   "DECODE_MODES",
   "Data",

@@ -10,6 +10,7 @@ from typing import Any
 from mtpjax.config.checks import require
 from mtpjax.config.decode import Decode
 from mtpjax.config.sections import (
+  Base,
   Data,
   Heads,
   Loss,
@@ -34,6 +35,7 @@ class Config:
 
   model: Model = Model()
   heads: Heads = Heads()
+  base: Base = Base()
   loss: Loss = Loss()
   data: Data = Data()
   optim: Optim = Optim()
@@ -52,6 +54,26 @@ class Config:
       self.data.row_length,
       f"must be longer than the largest of heads.offsets = {offsets}",
     )  # fmt: skip
+    if self.base.path:
+      require(
+        not self.heads.matched, "heads.matched", True,
+        "would take layers from base.path = "
+        f"{self.base.path!r}; give --heads.matched false",
+      )  # fmt: skip
+      require(
+        self.heads.n_extra > 0, "heads.offsets", offsets,
+        "leaves nothing to train on a base; give 1,2 or more",
+      )  # fmt: skip
+      require(
+        not self.base.states or self.heads.tap != "before_last", "base.states",
+        self.base.states,
+        "keeps states behind the last layer; give --heads.tap normed or last",
+      )  # fmt: skip
+    else:
+      require(
+        self.loss.targets == "labels", "loss.targets", self.loss.targets,
+        "needs a pretrained teacher; give --base.path",
+      )  # fmt: skip
     if self.heads.n_extra and self.heads.tap == "before_last":
       require(
         self.model.n_layers >= 2, "model.n_layers", self.model.n_layers,

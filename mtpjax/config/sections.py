@@ -12,9 +12,12 @@ from mtpjax.config.checks import (
 
 REMAT_POLICIES = ("none", "full", "dots")
 LOSS_MODES = ("fused", "remat", "unrolled")
+LOSS_TARGETS = ("labels", "teacher_argmax", "teacher_soft")
 DTYPES = ("float32", "bfloat16", "float64")
 HEAD_KINDS = ("block", "linear", "medusa")
-TAPS = ("before_last", "last")
+TAPS = ("before_last", "last", "normed")
+UNEMBEDDINGS = ("shared", "copied")
+ROPE_SCALINGS = ("none", "linear", "llama3")
 ATTENTION = ("xla", "cudnn")
 
 
@@ -30,6 +33,26 @@ class Model:
   d_head: int = field(32, "width of one attention head")
   d_ff: int = field(768, "width of the gated MLP")
   rope_theta: float = field(10_000.0, "base of the rotary frequencies")
+  rope_scaling: str = field(
+    "none", "stretching of rotary frequencies: none, linear or llama3"
+  )
+  rope_factor: float = field(1.0, "how far linear and llama3 stretch")
+  rope_low_freq_factor: float = field(
+    1.0, "llama3: below so many turns within the original length, stretch"
+  )
+  rope_high_freq_factor: float = field(
+    4.0, "llama3: above so many turns within the original length, leave as is"
+  )
+  rope_original_length: int = field(
+    8192, "llama3: positions the model was first trained on"
+  )
+  sliding_window: int = field(
+    0, "positions a query looks back on, its own included; 0 is all"
+  )
+  qkv_bias: bool = field(False, "biases of query, key and value (Qwen2)")
+  qk_norm: bool = field(
+    False, "RMSNorm of every query and key head before rotation (Qwen3)"
+  )
   norm_eps: float = field(1e-5, "epsilon of RMSNorm")
   tied_embeddings: bool = field(False, "unembedding = embedding transposed")
   dtype: str = field("bfloat16", "dtype of activations and products")
@@ -42,7 +65,18 @@ class Model:
       "model", self, "d_model", "n_layers", "n_attention_heads",
       "n_kv_heads", "d_head", "d_ff", "rope_theta", "norm_eps",
     )  # fmt: skip
-    require_not_negative("model", self, "vocab_size")
+    require_not_negative("model", self, "vocab_size", "sliding_window")
+    require_one_of("model.rope_scaling", self.rope_scaling, ROPE_SCALINGS)
+    require_positive(
+      "model", self, "rope_factor", "rope_low_freq_factor",
+      "rope_original_length",
+    )  # fmt: skip
+    require(
+      self.rope_high_freq_factor > self.rope_low_freq_factor,
+      "model.rope_high_freq_factor", self.rope_high_freq_factor,
+      "must be greater than model.rope_low_freq_factor = "
+      f"{self.rope_low_freq_factor}",
+    )  # fmt: skip
     require(
       self.n_attention_heads % self.n_kv_heads == 0,
       "model.n_kv_heads", self.n_kv_heads,
@@ -69,15 +103,32 @@ class Heads:
   tap: str = field(
     "before_last",
     "what the extra heads read: the hidden state before the last layer "
-    "(training from scratch) or after it (a pretrained model)",
+    "(training from scratch), after it (last), or behind the final norm, which "
+    "then does not follow the heads (normed; Medusa's own wiring)",
   )
   matched: bool = field(
     True, "take layers from the trunk so that parameters equal the baseline's"
+  )
+  n_layers: int = field(1, "residual layers of a medusa head")
+  unembedding: str = field(
+    "shared",
+    "of the extra heads: shared with the model, or copied: one of its own for "
+    "each medusa head, which begins as the model's",
   )
 
   def __post_init__(self):
     require_one_of("heads.kind", self.kind, HEAD_KINDS)
     require_one_of("heads.tap", self.tap, TAPS)
+    require_one_of("heads.unembedding", self.unembedding, UNEMBEDDINGS)
+    require_positive("heads", self, "n_layers")
+    for name, value, plain in (
+      ("n_layers", self.n_layers, 1),
+      ("unembedding", self.unembedding, "shared"),
+    ):
+      require(
+        value == plain or self.kind == "medusa", f"heads.{name}", value,
+        f"is for heads.kind medusa, this is {self.kind}; leave it {plain!r}",
+      )  # fmt: skip
     rising = all(
       a < b for a, b in zip(self.offsets, self.offsets[1:], strict=False)
     )
@@ -102,6 +153,34 @@ class Heads:
 
 
 @dataclasses.dataclass(frozen=True)
+class Base:
+  """The pretrained model that heads are trained on, if there is one."""
+
+  path: str = field(
+    "", "work directory of the base; empty trains everything from scratch", True
+  )
+  is_trained: bool = field(
+    False, "train the base too; otherwise it is frozen and only referred to"
+  )
+  states: str = field(
+    "",
+    "folder for the frozen base's hidden states of all rows, so that the trunk "
+    "runs once over them; empty runs it at every step",
+    True,
+  )
+
+  def __post_init__(self):
+    require(
+      not self.is_trained or bool(self.path), "base.is_trained",
+      self.is_trained, "needs a base; give --base.path",
+    )  # fmt: skip
+    require(
+      not self.states or (bool(self.path) and not self.is_trained),
+      "base.states", self.states, "needs a base that is frozen",
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
 class Loss:
   """The multi-offset loss."""
 
@@ -111,11 +190,17 @@ class Loss:
   chunk_tokens: int = field(
     1024, "tokens per device whose logits are alive at a time", True
   )
+  targets: str = field(
+    "labels",
+    "what the extra heads learn: labels (the text), teacher_argmax (the "
+    "model's own next-token choice there) or teacher_soft (its distribution)",
+  )
   weights: tuple[float, ...] = field((), "one per offset; empty means all 1")
   z_loss: float = field(0.0, "coefficient of the squared log-normaliser")
 
   def __post_init__(self):
     require_one_of("loss.mode", self.mode, LOSS_MODES)
+    require_one_of("loss.targets", self.targets, LOSS_TARGETS)
     require_positive("loss", self, "chunk_tokens")
     require_not_negative("loss", self, "z_loss")
     require(
@@ -131,10 +216,10 @@ class Data:
   path: str = field("runs/data", "folder of the prepared rows", True)
   sources: tuple[str, ...] = field(
     ("python-stdlib",),
-    "python-stdlib, text:GLOB, jsonl:PATH:FIELD, jsonl:PATH:PROMPT,COMPLETION "
-    "or tfds:NAME:SPLIT[:FIELD]",
+    "python-stdlib, text:GLOB, jsonl:PATH:FIELD (texts, or chats as lists of "
+    "messages), jsonl:PATH:PROMPT,COMPLETION or tfds:NAME:SPLIT[:FIELD]",
   )
-  tokenizer: str = field("bytes", "bytes, or the path of a tokenizer.json")
+  tokenizer: str = field("bytes", "bytes, a tokenizer.json, or a folder with one and what belongs to it")
   row_length: int = field(512, "tokens per row")
   validation_fraction: float = field(0.05, "share of documents held out")
   add_bos: bool = field(True, "begin every document with the BOS id")
@@ -179,12 +264,33 @@ class Optim:
   b2: float = field(0.95, "decay of the second moment")
   eps: float = field(1e-8, "epsilon of Adam")
   clip_norm: float = field(1.0, "largest global gradient norm; 0 is no limit")
+  clips_apart: bool = field(
+    False, "clip the model's and the heads' gradients each by their own norm"
+  )
+  heads_lr_ratio: float = field(
+    1.0, "learning rate of the extra heads over that of the model"
+  )
+  heads_only_steps: int = field(
+    0,
+    "steps at first in which only the extra heads learn; the model's own "
+    "warm-up begins behind them",
+  )
 
   def __post_init__(self):
-    require_positive("optim", self, "peak_lr", "decay_steps", "eps")
-    require_not_negative(
-      "optim", self, "final_lr_fraction", "weight_decay", "clip_norm"
+    require_positive(
+      "optim", self, "peak_lr", "decay_steps", "eps", "heads_lr_ratio"
     )
+    require_not_negative(
+      "optim", self, "final_lr_fraction", "weight_decay", "clip_norm",
+      "heads_only_steps",
+    )  # fmt: skip
+    require(
+      self.heads_only_steps + self.warmup_steps < self.decay_steps
+      or not self.heads_only_steps,
+      "optim.heads_only_steps", self.heads_only_steps,
+      f"and optim.warmup_steps = {self.warmup_steps} leave nothing of "
+      f"optim.decay_steps = {self.decay_steps}",
+    )  # fmt: skip
     for name in ("b1", "b2"):
       value = getattr(self, name)
       require(

@@ -12,6 +12,7 @@ class BlockHead(nn.Module):
   """Parallel wiring: every head is one layer on the same tapped states."""
 
   config: config_lib.Model
+  heads: config_lib.Heads
   keeps_cache = True
 
   def setup(self):

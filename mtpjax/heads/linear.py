@@ -9,9 +9,14 @@ from mtpjax.model import linear
 
 
 class LinearHead(nn.Module):
-  """A single linear map without nonlinearity."""
+  """A single linear map without nonlinearity.
+
+  Behind the last layer, where the model's own next-token output is read, it
+  begins as the identity: it predicts what the model does.
+  """
 
   config: config_lib.Model
+  heads: config_lib.Heads
   keeps_cache = False
 
   @nn.compact
@@ -25,5 +30,6 @@ class LinearHead(nn.Module):
       ("embed_out",),
       c.dtype,
       c.param_dtype,
+      is_identity=self.heads.tap != "before_last",
       name="map",
     )(hidden_BTD)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, cast
 
 import flax.linen as nn
@@ -16,7 +17,8 @@ from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.linear import LinearHead
 from mtpjax.heads.medusa import MedusaHead
-from mtpjax.model import KeyValues, Trunk, TrunkOutput, masks
+from mtpjax.model import KeyValues, Trunk, TrunkOutput, masks, unembed
+from mtpjax.model.foreign import ForeignModule, ForeignTrunk
 
 HEADS: dict[str, type[nn.Module]] = {
   "block": BlockHead,
@@ -38,11 +40,14 @@ class MultiTokenModel:
     config: the model; `vocab_size` is known.
     heads: the offsets and kind of the heads.
     mesh: the mesh everything is laid out on.
+    foreign_trunk: somebody else's next-token model, in place of `config`'s
+      own layers; `config` then says what sizes it has.
   """
 
   config: config_lib.Model
   heads: config_lib.Heads
   mesh: jax.sharding.Mesh
+  foreign_trunk: ForeignModule | None = None
 
   def __post_init__(self):
     if self.config.vocab_size < 1:
@@ -65,11 +70,15 @@ class MultiTokenModel:
   @property
   def head(self) -> nn.Module:
     """One extra head, to apply to the parameters of one."""
-    return HEADS[self.heads.kind](self.config)
+    return HEADS[self.heads.kind](self.config, self.heads)
 
   @property
-  def trunk(self) -> Trunk:
+  def trunk(self) -> Trunk | ForeignTrunk:
     """The next-token model, to apply to params["lm"]."""
+    if self.foreign_trunk is not None:
+      return ForeignTrunk(
+        self.foreign_trunk, self.config, self.heads.tap, self.mesh
+      )
     return Trunk(self.config, self.trunk_layers, self.heads.tap, self.mesh)
 
   @property
@@ -89,13 +98,18 @@ class MultiTokenModel:
       the baseline of `config.n_layers` layers and no extra heads.
 
     Raises:
-      UserError: the heads cost more layers than the model has.
+      UserError: the heads cost more layers than the model has, or the layers
+        are somebody else's.
     """
     if not self.heads.n_extra:
       return self.config.n_layers, 0
+    if self.foreign_trunk is not None and self.heads.matched:
+      raise UserError(
+        "heads.matched: a trunk of one's own keeps all its layers; set it false"
+      )
     extra = self.heads.n_extra * count_values(self._abstract_head())
     layer = count_values(
-      jax.eval_shape(lambda key: BlockHead(self.config).init(
+      jax.eval_shape(lambda key: BlockHead(self.config, self.heads).init(
         key, *self._example()), jax.random.key(0))
     )  # fmt: skip
     if not self.heads.matched:
@@ -122,20 +136,26 @@ class MultiTokenModel:
       lambda key: self.head.init(key, *self._example()), jax.random.key(0)
     )
 
-  def init_boxed(self, key: jax.Array) -> Any:
+  def init_boxed(self, key: jax.Array, lm: Any = None) -> Any:
     """Initialises all parameters, each in the box that names its axes.
 
     Args:
       key: a PRNG key. The trunk's values do not depend on the heads.
+      lm: parameters of the next-token model to take, bare; None makes new ones.
 
     Returns:
       {"lm": ..., "heads": ...}; no "heads" where offset 1 is the only one.
     """
     lm_key, heads_key = jax.random.split(key)
-    _, context = self._example()
-    lm = self.trunk.init(
-      lm_key, context.positions_BT, context.positions_BT, context.mask
-    )["params"]
+    if lm is None:
+      lm = self._init_lm(lm_key)
+    else:
+      lm = jax.tree.map(
+        lambda box, value: box.replace_boxed(value),
+        self.abstract()["lm"],
+        lm,
+        is_leaf=parallel.is_box,
+      )
     if not self.heads.n_extra:
       return {"lm": lm}
     heads = parallel.stack(
@@ -144,7 +164,22 @@ class MultiTokenModel:
       self.heads.n_extra,
       "offsets",
     )
+    if "unembedding" in heads:
+      heads["unembedding"] = self._copies_of_unembedding(
+        lm, heads["unembedding"]
+      )
     return {"lm": lm, "heads": heads}
+
+  def _init_lm(self, key: jax.Array) -> Any:
+    _, context = self._example()
+    return self.trunk.init(
+      key, context.positions_BT, context.positions_BT, context.mask
+    )["params"]
+
+  def _copies_of_unembedding(self, lm: Any, box: Any) -> Any:
+    original_DV = self.trunk.unembedding(parallel.unbox(lm))
+    copies_MDV = jnp.broadcast_to(original_DV, box.value.shape)
+    return box.replace_boxed(copies_MDV.astype(box.value.dtype))
 
   @functools.cache  # noqa: B019 - few models, each a value
   def abstract(self) -> Any:
@@ -181,10 +216,10 @@ class MultiTokenModel:
     tap_BTD: jax.Array,
     context: HeadContext,
   ) -> jax.Array:
-    """Runs one extra head and the final norm that follows it.
+    """Runs one extra head and the final norm, unless its tap is behind that.
 
     Args:
-      head_params: parameters of one head.
+      head_params: parameters of one head, `unembedding` not needed.
       norm_params: those of the final norm, params["lm"]["final_norm"].
       tap_BTD: tapped hidden states.
       context: positions and mask.
@@ -192,5 +227,30 @@ class MultiTokenModel:
     Returns:
       Hidden states [B, T, D] ready for the unembedding.
     """
-    hidden_BTD = self.head.apply({"params": head_params}, tap_BTD, context)
-    return self.trunk.final_norm(norm_params, cast(jax.Array, hidden_BTD))
+    hidden_BTD = cast(
+      jax.Array, self.head.apply({"params": head_params}, tap_BTD, context)
+    )
+    if self.heads.tap == "normed":
+      return hidden_BTD
+    return self.trunk.final_norm(norm_params, hidden_BTD)
+
+  def head_logits(self, params: Any, normed: Sequence[jax.Array]) -> jax.Array:
+    """Applies the unembeddings of heads.
+
+    Args:
+      params: {"lm": ..., "heads": a tuple}, as in decoding.
+      normed: what `apply_head` returned for the first heads, [B, 1, D] each.
+
+    Returns:
+      Logits [B, heads, V], at least float32.
+    """
+    if self.heads.unembedding == "copied":
+      logits = [
+        unembed(x_B1D, head["unembedding"])
+        for x_B1D, head in zip(normed, params["heads"], strict=False)
+      ]
+      return jnp.concatenate(logits, axis=1)
+    # One product for all heads.
+    return unembed(
+      jnp.concatenate(normed, axis=1), self.trunk.unembedding(params["lm"])
+    )

@@ -74,5 +74,5 @@ def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:
     )
   skipped = result["skipped_documents"]
   if skipped:
-    table.caption = f"{skipped:,} documents without readable text skipped"
+    table.caption = f"{skipped:,} documents without text to train on skipped"
   return table

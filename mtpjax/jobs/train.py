@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+import time
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import rich.console
 import rich.progress
 
 from mtpjax import parallel
-from mtpjax.checkpoint import Store, WorkDir
+from mtpjax.checkpoint import Base, Store, WorkDir, model_on_base
 from mtpjax.config import Config
 from mtpjax.data import (
   Loader,
@@ -26,12 +27,16 @@ from mtpjax.train import (
   Run,
   TensorBoard,
   abstract_state,
+  cache_states,
   create_state,
   flatten,
   make_optimizer,
   make_train_step,
   train,
 )
+
+# Between lines of progress of what takes minutes.
+_TELL_SECS = 15
 
 
 def run(
@@ -54,6 +59,10 @@ def run(
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
   fingerprint = require_prepared_for(data, tokenizer)
+  base = None
+  if config.base.path:
+    base = Base.open(config.base.path)
+    config = _on_base(config, base, tokenizer)
   config = with_vocabulary(config, tokenizer)
   mesh = parallel.make_mesh(config.mesh)
   parallel.check_batch(
@@ -61,14 +70,13 @@ def run(
     "train.batch_size / train.accumulation",
   )  # fmt: skip
   model = MultiTokenModel(config.model, config.heads, mesh)
-  optimizer = make_optimizer(config.optim, model.abstract())
-  train_rows = open_rows(data.path, "train")
-  validation_rows = open_rows(data.path, "validation")
-  loader = Loader(
-    train_rows, config.train.batch_size, config.train.seed,
-    jax.process_index(), jax.process_count(),
-  )  # fmt: skip
-
+  only_heads = base is not None and not config.base.is_trained
+  boxes = model.abstract()
+  if only_heads:
+    boxes = {"heads": boxes["heads"]}
+  optimizer = make_optimizer(config.optim, boxes)
+  train_rows: Any = open_rows(data.path, "train")
+  validation_rows: Any = open_rows(data.path, "validation")
   place = WorkDir(workdir)
   place.claim(config, fingerprint)
   tokenizer.save(place.path)
@@ -77,13 +85,29 @@ def run(
     console.print(text, soft_wrap=True, markup=False, highlight=False)
 
   with Store(place.checkpoints, config.train.keep) as store:
-    if store.latest_step() is None:
-      state = create_state(model, optimizer, jax.random.key(config.train.seed))
+    is_fresh = store.latest_step() is None
+    if not is_fresh:
+      state, metadata = store.restore(
+        abstract_state(model, optimizer, only_heads), log=say
+      )
+      place.require_own_checkpoint(config, metadata)
+      if base is not None and only_heads:
+        base = Base.open(config.base.path, metadata["base"]["step"])
+        base.require(metadata["base"], place.path)
+    lm = None
+    if base is not None and (is_fresh or only_heads):
+      lm = base.restore(
+        parallel.abstract_arrays(model.abstract(), mesh)["lm"], say
+      )
+    if is_fresh:
+      state = create_state(
+        model, optimizer, jax.random.key(config.train.seed), lm, only_heads
+      )
       say(_describe(model, config))
     else:
-      state, metadata = store.restore(abstract_state(model, optimizer), log=say)
-      place.require_own_checkpoint(config, metadata)
       say(f"resuming {place.path} from step {int(state.step)}")
+    frozen = {"lm": lm} if only_heads else {}
+    del lm
     start = int(state.step)
     if start >= config.train.steps:
       say(
@@ -91,6 +115,17 @@ def run(
         "do; raise --train.steps to go on"
       )
       return {"step": start, "workdir": str(place.path), "metrics": {}}
+
+    if config.base.states:
+      assert base is not None
+      train_rows, validation_rows = (
+        _with_states(model, frozen["lm"], rows, config, base, fingerprint, say)
+        for rows in (train_rows, validation_rows)
+      )
+    loader = Loader(
+      train_rows, config.train.batch_size, config.train.seed,
+      jax.process_index(), jax.process_count(),
+    )  # fmt: skip
 
     evaluate = None
     if len(validation_rows) and config.train.eval_every:
@@ -100,21 +135,22 @@ def run(
       )  # fmt: skip
 
       def evaluate(params: Any) -> dict[str, float]:
-        return flatten(per_offset(params), config.heads.offsets)
+        return flatten(per_offset(frozen | params), config.heads.offsets)
 
     with _Reporter(place, config, start, console) as report:
       state = train(
         Run(
           config=config,
           model=model,
-          train_step=make_train_step(model, optimizer, config),
+          train_step=make_train_step(model, optimizer, config, frozen),
           loader=loader,
           store=store,
           metadata={
             "config": config.to_dict(),
             "data": fingerprint["id"],
             "tokenizer": tokenizer.fingerprint,
-          },
+          }
+          | ({"base": base.reference} if base is not None else {}),
           evaluate=evaluate,
           report=report,
           say=say,
@@ -125,6 +161,51 @@ def run(
   if step < config.train.steps:
     say(f"stopped at step {step}, saved; the same command goes on from here")
   return {"step": step, "workdir": str(place.path), "metrics": report.last}
+
+
+def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
+  """Returns the configuration with the model and vocabulary of its base."""
+  there = base.config
+  theirs = load_tokenizer(
+    base.place.tokenizer_spec(there),
+    there.data.bos_token,
+    there.data.eos_tokens,
+  )
+  if theirs.fingerprint != tokenizer.fingerprint:
+    raise UserError(
+      f"data.tokenizer: {config.data.tokenizer!r} is not the tokenizer of "
+      f"base.path = {config.base.path!r} (vocabulary of {tokenizer.vocab_size} "
+      f"and {theirs.vocab_size}, or other special tokens); give "
+      f"--data.tokenizer {base.place.tokenizer_spec(there)}"
+    )
+  mesh = parallel.single_device_mesh()
+  layers = MultiTokenModel(there.model, there.heads, mesh).trunk_layers
+  return model_on_base(config, base, layers)
+
+
+def _with_states(
+  model: MultiTokenModel,
+  lm: Any,
+  rows: Any,
+  config: Config,
+  base: Base,
+  fingerprint: dict[str, Any],
+  say: Any,
+) -> Any:
+  """Returns the rows with the frozen base's states; see `cache_states`."""
+  told = time.monotonic()
+
+  def report(done: int, of: int) -> None:
+    nonlocal told
+    if done == of or time.monotonic() - told > _TELL_SECS:
+      told = time.monotonic()
+      say(f"base.states: {done} of {of} {rows.split} rows run through the base")
+
+  return cache_states(
+    model, lm, rows, config.base.states,
+    {"base": base.digest, "data": fingerprint["id"]},
+    config.train.batch_size, report,
+  )  # fmt: skip
 
 
 def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:

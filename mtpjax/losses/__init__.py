@@ -1,6 +1,10 @@
 """Targets and their validity, cross-entropy, the multi-offset loss."""
 
-from mtpjax.losses.inputs import HeadInputs, OffsetSums
+from mtpjax.losses.inputs import (
+  HeadInputs,
+  OffsetSums,
+  split_unembeddings,
+)
 from mtpjax.losses.model_loss import batch_targets, model_loss
 from mtpjax.losses.multi_offset import (
   multi_offset_loss,
@@ -17,4 +21,5 @@ __all__ = [
   "multi_offset_loss",
   "offset_coefficients",
   "shift_targets",
+  "split_unembeddings",
 ]

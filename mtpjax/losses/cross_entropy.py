@@ -18,11 +18,14 @@ class Chunk(struct.PyTreeNode):
     hidden_GCD: hidden states ready for the unembedding.
     ids_GC: target ids.
     valid_GC: bool; does the target count?
+    teacher_GCD: states whose own distribution is the target, in place of
+      `ids_GC`; None without a teacher.
   """
 
   hidden_GCD: jax.Array
   ids_GC: jax.Array
   valid_GC: jax.Array
+  teacher_GCD: jax.Array | None = None
 
 
 class Sums(struct.PyTreeNode):
@@ -30,8 +33,10 @@ class Sums(struct.PyTreeNode):
 
   Attributes:
     objective: negative log-likelihoods plus the z-loss term.
-    nll: negative log-likelihoods, nats.
-    correct: targets that are the arg max of the logits.
+    nll: negative log-likelihoods, nats; of a teacher's distribution the
+      cross-entropy.
+    correct: targets, or the teacher's arg max, that are the arg max of the
+      logits.
   """
 
   objective: jax.Array
@@ -47,32 +52,51 @@ def zero_sums(dtype: jnp.dtype) -> Sums:
   return Sums(jnp.zeros((), dtype), jnp.zeros((), dtype), jnp.zeros((), dtype))
 
 
-def _logits(chunk: Chunk, unembedding_GDV: jax.Array) -> jax.Array:
-  hidden = chunk.hidden_GCD
+def _logits(hidden_GCD: jax.Array, unembedding_GDV: jax.Array) -> jax.Array:
   return jnp.einsum(
     "gcd,gdv->gcv",
-    hidden,
-    unembedding_GDV.astype(hidden.dtype),
-    preferred_element_type=jnp.promote_types(hidden.dtype, jnp.float32),
+    hidden_GCD,
+    unembedding_GDV.astype(hidden_GCD.dtype),
+    preferred_element_type=jnp.promote_types(hidden_GCD.dtype, jnp.float32),
   )
 
 
-def _sums_and_lse(
-  chunk: Chunk, logits_GCV: jax.Array, z_loss: float
-) -> tuple[Sums, jax.Array, jax.Array]:
-  # Comparisons with an iota, not gathers: they stay local when V is sharded.
-  dtype = logits_GCV.dtype
-  iota_V = jnp.arange(logits_GCV.shape[-1])
-  is_target_GCV = chunk.ids_GC[..., None] == iota_V
+def _log_normalizer(logits_GCV: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """Returns the log of the sum of exponentials, and the largest logit."""
   max_GC = jnp.max(logits_GCV, axis=-1)
-  lse_GC = max_GC + jnp.log(
-    jnp.sum(jnp.exp(logits_GCV - max_GC[..., None]), axis=-1)
-  )
-  target_GC = jnp.sum(jnp.where(is_target_GCV, logits_GCV, 0), axis=-1)
-  best_GC = jnp.min(
-    jnp.where(logits_GCV == max_GC[..., None], iota_V, iota_V.size), axis=-1
-  )
-  nll_GC = lse_GC - target_GC
+  shifted_GCV = jnp.exp(logits_GCV - max_GC[..., None])
+  return max_GC + jnp.log(jnp.sum(shifted_GCV, axis=-1)), max_GC
+
+
+def _best(logits_GCV: jax.Array, max_GC: jax.Array) -> jax.Array:
+  iota_V = jnp.arange(logits_GCV.shape[-1])
+  is_max_GCV = logits_GCV == max_GC[..., None]
+  return jnp.min(jnp.where(is_max_GCV, iota_V, iota_V.size), axis=-1)
+
+
+def _targets(
+  chunk: Chunk, teacher_GDV: jax.Array, dtype: jnp.dtype
+) -> tuple[jax.Array, jax.Array]:
+  """Returns the distribution to learn [G, C, V], and its most likely ids."""
+  # Comparisons with an iota, not gathers: they stay local when V is sharded.
+  if chunk.teacher_GCD is None:
+    iota_V = jnp.arange(teacher_GDV.shape[-1])
+    return (chunk.ids_GC[..., None] == iota_V).astype(dtype), chunk.ids_GC
+  logits_GCV = _logits(chunk.teacher_GCD, teacher_GDV).astype(dtype)
+  lse_GC, max_GC = _log_normalizer(logits_GCV)
+  return jnp.exp(logits_GCV - lse_GC[..., None]), _best(logits_GCV, max_GC)
+
+
+def _compare(
+  chunk: Chunk,
+  logits_GCV: jax.Array,
+  teacher_GDV: jax.Array,
+  z_loss: float,
+) -> tuple[Sums, jax.Array, jax.Array]:
+  dtype = logits_GCV.dtype
+  targets_GCV, ids_GC = _targets(chunk, teacher_GDV, dtype)
+  lse_GC, max_GC = _log_normalizer(logits_GCV)
+  nll_GC = lse_GC - jnp.sum(targets_GCV * logits_GCV, axis=-1)
   objective_GC = nll_GC + z_loss * jnp.square(lse_GC)
   valid_GC = chunk.valid_GC
 
@@ -80,50 +104,63 @@ def _sums_and_lse(
     return jnp.sum(jnp.where(valid_GC, x_GC, 0), dtype=dtype)
 
   sums = Sums(
-    total(objective_GC), total(nll_GC), total(best_GC == chunk.ids_GC)
+    total(objective_GC),
+    total(nll_GC),
+    total(_best(logits_GCV, max_GC) == ids_GC),
   )
-  return sums, lse_GC, is_target_GCV
+  return sums, lse_GC, targets_GCV
 
 
-def chunk_sums(chunk: Chunk, unembedding_GDV: jax.Array, z_loss: float) -> Sums:
+def chunk_sums(
+  chunk: Chunk,
+  unembedding_GDV: jax.Array,
+  teacher_GDV: jax.Array,
+  z_loss: float,
+) -> Sums:
   """Computes the sums of a chunk.
 
   Args:
     chunk: the tokens.
     unembedding_GDV: the unembedding, one copy per shard.
+    teacher_GDV: that of the teacher's states.
     z_loss: coefficient of the squared log-normaliser.
 
   Returns:
     `Sums`, in at least float32.
   """
-  return _sums_and_lse(chunk, _logits(chunk, unembedding_GDV), z_loss)[0]
+  logits_GCV = _logits(chunk.hidden_GCD, unembedding_GDV)
+  return _compare(chunk, logits_GCV, teacher_GDV, z_loss)[0]
 
 
 def chunk_gradients(
   chunk: Chunk,
   unembedding_GDV: jax.Array,
+  teacher_GDV: jax.Array,
   scale: jax.Array,
   z_loss: float,
-) -> tuple[Sums, jax.Array, jax.Array]:
+  trains_unembedding: bool,
+) -> tuple[Sums, jax.Array, jax.Array | None]:
   """Computes the sums of a chunk and the gradients of scale * objective.
 
   Args:
     chunk: the tokens.
     unembedding_GDV: the unembedding, one copy per shard.
+    teacher_GDV: that of the teacher's states, which get no gradient.
     scale: factor of the objective, a scalar.
     z_loss: coefficient of the squared log-normaliser.
+    trains_unembedding: compute the gradient of the unembedding, too.
 
   Returns:
     The sums; the gradient of the hidden states [G, C, D] in their dtype; that
-    of the unembedding [G, D, V] in at least float32.
+    of the unembedding [G, D, V] in at least float32, or None.
   """
   hidden = chunk.hidden_GCD
-  logits_GCV = _logits(chunk, unembedding_GDV)
-  sums, lse_GC, is_target_GCV = _sums_and_lse(chunk, logits_GCV, z_loss)
+  logits_GCV = _logits(hidden, unembedding_GDV)
+  sums, lse_GC, targets_GCV = _compare(chunk, logits_GCV, teacher_GDV, z_loss)
   factor_GC = jnp.where(chunk.valid_GC, scale.astype(lse_GC.dtype), 0)
   probs_GCV = jnp.exp(logits_GCV - lse_GC[..., None])
   dlogits_GCV = factor_GC[..., None] * (
-    probs_GCV * (1 + 2 * z_loss * lse_GC)[..., None] - is_target_GCV
+    probs_GCV * (1 + 2 * z_loss * lse_GC)[..., None] - targets_GCV
   )
   dlogits_GCV = dlogits_GCV.astype(hidden.dtype)
   dhidden_GCD = jnp.einsum(
@@ -132,6 +169,8 @@ def chunk_gradients(
     unembedding_GDV.astype(hidden.dtype),
     preferred_element_type=logits_GCV.dtype,
   ).astype(hidden.dtype)
+  if not trains_unembedding:
+    return sums, dhidden_GCD, None
   dunembedding_GDV = jnp.einsum(
     "gcd,gcv->gdv",
     hidden,

@@ -22,6 +22,8 @@ class HeadInputs(struct.PyTreeNode):
     unembedding_DV: the unembedding all offsets share.
     probes: float [M - 1]; their gradients are the squared norms of the
       gradients that the extra heads send to the tap.
+    own_MDV: unembeddings of the extra heads, [M - 1, D, V]; None where they
+      share the model's.
   """
 
   head_params: Any
@@ -30,6 +32,15 @@ class HeadInputs(struct.PyTreeNode):
   tap_BTD: jax.Array
   unembedding_DV: jax.Array
   probes: jax.Array
+  own_MDV: jax.Array | None = None
+
+
+def split_unembeddings(head_params: Any) -> tuple[Any, jax.Array | None]:
+  """Takes the heads' own unembeddings [M - 1, D, V], if any, out of theirs."""
+  if not head_params or "unembedding" not in head_params:
+    return head_params, None
+  rest = {k: v for k, v in head_params.items() if k != "unembedding"}
+  return rest, head_params["unembedding"]
 
 
 class OffsetSums(struct.PyTreeNode):

@@ -29,8 +29,8 @@ from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.losses.inputs import Head, HeadInputs, OffsetSums
 from mtpjax.losses.offset_scan import OffsetScan
-from mtpjax.losses.targets import Targets
-from mtpjax.model import gradient_probe
+from mtpjax.losses.targets import Targets, look_ahead
+from mtpjax.model import gradient_probe, unembed
 
 
 def offset_coefficients(
@@ -64,6 +64,7 @@ def multi_offset_loss(
   mode: str = "fused",
   chunk_tokens: int = 1024,
   z_loss: float = 0.0,
+  only_heads: bool = False,
 ) -> tuple[jax.Array, OffsetSums]:
   """Computes sum over offsets of coefficient * summed cross-entropy.
 
@@ -78,6 +79,8 @@ def multi_offset_loss(
     mode: "fused", "remat" or "unrolled".
     chunk_tokens: tokens per shard whose logits are alive at a time.
     z_loss: coefficient of the squared log-normaliser (Chowdhery et al. 2022).
+    only_heads: nothing but the heads' own parameters (and their unembeddings)
+      is trained: other gradients are neither computed nor kept, and are 0.
 
   Returns:
     The scalar loss, in at least float32, and the `OffsetSums`.
@@ -95,6 +98,12 @@ def multi_offset_loss(
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   parallel.check_batch(inputs.hidden_BTD.shape[0], mesh, "batch")
   if mode == "unrolled":
+    if only_heads:
+      inputs = jax.lax.stop_gradient(inputs).replace(
+        head_params=inputs.head_params,
+        probes=inputs.probes,
+        own_MDV=inputs.own_MDV,
+      )
     return _unrolled(head, inputs, targets, coefficients_M, context, z_loss)
   if mode not in ("fused", "remat"):
     raise UserError(f"loss.mode: {mode!r} is not fused, remat or unrolled")
@@ -106,7 +115,7 @@ def multi_offset_loss(
     jnp.broadcast_to(unembedding_DV, (shards, *unembedding_DV.shape)),
     mesh, "batch", "width", "vocab",
   )  # fmt: skip
-  scan = OffsetScan(head, mesh, chunk_tokens, z_loss)
+  scan = OffsetScan(head, mesh, chunk_tokens, z_loss, only_heads)
   run = scan.fused if mode == "fused" else scan.remat
   return run(
     inputs.replace(unembedding_DV=unembedding_GDV),
@@ -124,17 +133,26 @@ def _unrolled(head, inputs, targets, coefficients_M, context, z_loss):
     hidden_states.append(head(params, inputs.shared, tap_BTD, context))
   loss, per_offset = 0.0, []
   for m, hidden_BTD in enumerate(hidden_states):
-    logits_BTV = jnp.einsum(
-      "btd,dv->btv",
-      hidden_BTD,
-      inputs.unembedding_DV.astype(hidden_BTD.dtype),
-      preferred_element_type=jnp.promote_types(hidden_BTD.dtype, jnp.float32),
-    )
+    unembedding_DV = inputs.unembedding_DV
+    if m > 0 and inputs.own_MDV is not None:
+      unembedding_DV = inputs.own_MDV[m - 1]
+    logits_BTV = unembed(hidden_BTD, unembedding_DV)
     ids_BT, valid_BT = targets.ids_MBT[m], targets.valid_MBT[m]
     lse_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
-    nll_BT = lse_BT - jnp.take_along_axis(
-      logits_BTV, ids_BT[..., None], axis=-1
-    ).squeeze(-1)
+    if m > 0 and targets.teacher_BTD is not None:
+      teacher_BTD = look_ahead(targets.teacher_BTD, targets.offsets[m] - 1)
+      teacher_BTV = jax.lax.stop_gradient(
+        unembed(teacher_BTD, inputs.unembedding_DV)
+      )
+      ids_BT = jnp.argmax(teacher_BTV, axis=-1)
+      target_BT = jnp.sum(
+        jax.nn.softmax(teacher_BTV, axis=-1) * logits_BTV, axis=-1
+      )
+    else:
+      target_BT = jnp.take_along_axis(
+        logits_BTV, ids_BT[..., None], axis=-1
+      ).squeeze(-1)
+    nll_BT = lse_BT - target_BT
     nll_BT = jnp.where(valid_BT, nll_BT, 0)
     penalty_BT = jnp.where(valid_BT, z_loss * jnp.square(lse_BT), 0)
     correct_BT = (jnp.argmax(logits_BTV, axis=-1) == ids_BT) & valid_BT

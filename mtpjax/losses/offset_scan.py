@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 
 from mtpjax import parallel
 from mtpjax.losses import cross_entropy
@@ -16,6 +17,25 @@ from mtpjax.losses.cross_entropy import Chunk, Sums
 from mtpjax.losses.inputs import Head, HeadInputs, OffsetSums
 from mtpjax.losses.targets import Targets
 from mtpjax.model import gradient_probe
+
+
+class _Target(struct.PyTreeNode):
+  """What one offset learns; with a leading axis, what several do.
+
+  Attributes:
+    ids_BT: target ids.
+    valid_BT: bool; does the target count?
+    ahead: positions ahead of which the teacher's state lies; None without.
+  """
+
+  ids_BT: jax.Array
+  valid_BT: jax.Array
+  ahead: jax.Array | None = None
+
+
+def _add(a: Any, b: Any) -> Any:
+  """Adds two trees; None, where nothing is asked for, stays None."""
+  return jax.tree.map(jnp.add, a, b)
 
 
 class OffsetScan:
@@ -36,6 +56,7 @@ class OffsetScan:
     mesh: jax.sharding.Mesh,
     chunk_tokens: int,
     z_loss: float,
+    only_heads: bool,
   ):
     """Fixes what is not an array; see `multi_offset_loss`."""
     self.head = head
@@ -43,6 +64,7 @@ class OffsetScan:
     self.shards = parallel.batch_shards(mesh)
     self.chunk_tokens = chunk_tokens
     self.z_loss = z_loss
+    self.only_heads = only_heads
     self.fused = jax.custom_vjp(self._loss)
     self.fused.defvjp(self._loss_and_gradients, self._scale)
     self.remat = jax.custom_vjp(self._loss)
@@ -56,97 +78,147 @@ class OffsetScan:
   def _loss(self, inputs, targets, coefficients_M, context):
     """The loss alone: evaluation, and the forward pass of `remat`."""
 
-    def one(hidden_BTD, ids_BT, valid_BT):
-      def add(sums, chunk):
-        return sums + cross_entropy.chunk_sums(
-          chunk, inputs.unembedding_DV, self.z_loss
-        ), None
-
-      chunks = self._cut(hidden_BTD, ids_BT, valid_BT)
-      return jax.lax.scan(add, self._zero(inputs), chunks)[0]
-
     def body(_, xs):
-      params, ids_BT, valid_BT = xs
+      params, own_DV, target = xs
       hidden_BTD = self.head(params, inputs.shared, inputs.tap_BTD, context)
-      return None, one(hidden_BTD, ids_BT, valid_BT)
+      return None, self._sums(
+        inputs, hidden_BTD, self._spread(own_DV, inputs), targets, target
+      )
 
-    ids_MBT, valid_MBT = targets.ids_MBT, targets.valid_MBT
-    first = one(inputs.hidden_BTD, ids_MBT[0], valid_MBT[0])
+    first_target, other_targets = self._split(targets)
+    first = self._sums(
+      inputs, inputs.hidden_BTD, inputs.unembedding_DV, targets, first_target
+    )
     others = None
-    if ids_MBT.shape[0] > 1:
+    if other_targets is not None:
       _, others = jax.lax.scan(
-        body, None, (inputs.head_params, ids_MBT[1:], valid_MBT[1:])
+        body, None, (inputs.head_params, inputs.own_MDV, other_targets)
       )
     return self._report(first, others, targets, coefficients_M)
+
+  def _sums(self, inputs, hidden_BTD, unembedding_GDV, targets, target) -> Sums:
+    """The sums of one offset, chunk by chunk."""
+
+    def add(sums, chunk):
+      return sums + cross_entropy.chunk_sums(
+        chunk, unembedding_GDV, inputs.unembedding_DV, self.z_loss
+      ), None
+
+    chunks = self._cut(hidden_BTD, targets, target)
+    return jax.lax.scan(add, self._zero(inputs), chunks)[0]
+
+  def _spread(self, own_DV: jax.Array | None, inputs: HeadInputs) -> jax.Array:
+    """A head's own unembedding, a copy per shard, or the shared one."""
+    if own_DV is None:
+      return inputs.unembedding_DV
+    return parallel.constrain(
+      jnp.broadcast_to(own_DV, inputs.unembedding_DV.shape),
+      self.mesh, "batch", "width", "vocab",
+    )  # fmt: skip
+
+  def _split(self, targets: Targets) -> tuple[_Target, _Target | None]:
+    """The targets of offset 1, and those of the others, to be scanned."""
+    ids_MBT, valid_MBT = targets.ids_MBT, targets.valid_MBT
+    first = _Target(ids_MBT[0], valid_MBT[0])
+    if ids_MBT.shape[0] == 1:
+      return first, None
+    ahead_M = None
+    if targets.teacher_BTD is not None:
+      # What the teacher says of the token m ahead it says one before it.
+      ahead_M = jnp.asarray(targets.offsets[1:], jnp.int32) - 1
+    return first, _Target(ids_MBT[1:], valid_MBT[1:], ahead_M)
 
   def _loss_and_gradients(self, inputs, targets, coefficients_M, context):
     """Forward and backward of each head in turn; fig. 2 of the paper."""
     wide = self._zero(inputs).nll.dtype
 
-    def one(dunembedding_GDV, hidden_BTD, ids_BT, valid_BT, coefficient):
+    def one(dunembedding_GDV, hidden_BTD, unembedding_GDV, target, coefficient):
       def add(carry, chunk):
         sums, dunembedding_GDV = carry
         more, dhidden, d = cross_entropy.chunk_gradients(
-          chunk, inputs.unembedding_DV, coefficient, self.z_loss
-        )
-        return (sums + more, dunembedding_GDV + d), dhidden
+          chunk, unembedding_GDV, inputs.unembedding_DV, coefficient,
+          self.z_loss, trains_unembedding=dunembedding_GDV is not None,
+        )  # fmt: skip
+        return (sums + more, _add(dunembedding_GDV, d)), dhidden
 
-      chunks = self._cut(hidden_BTD, ids_BT, valid_BT)
+      chunks = self._cut(hidden_BTD, targets, target)
       (sums, dunembedding_GDV), dhidden = jax.lax.scan(
         add, (self._zero(inputs), dunembedding_GDV), chunks
       )
       return dunembedding_GDV, sums, self._uncut(dhidden, hidden_BTD.shape)
 
+    def zero_dunembedding():
+      return parallel.constrain(
+        jnp.zeros(inputs.unembedding_DV.shape, wide),
+        self.mesh, "batch", "width", "vocab",
+      )  # fmt: skip
+
     def body(carry, xs):
       dunembedding_GDV, dtap_BTD, dshared = carry
-      params, ids_BT, valid_BT, coefficient, probe = xs
+      params, own_DV, target, coefficient, probe = xs
 
       def whole_head(params, shared, tap_BTD, probe):
         tap_BTD = gradient_probe(tap_BTD, probe)
         return self.head(params, shared, tap_BTD, context)
 
-      hidden_BTD, pull_back = jax.vjp(
-        whole_head, params, inputs.shared, inputs.tap_BTD, probe
+      if self.only_heads:
+        hidden_BTD, pull_back = jax.vjp(
+          lambda params, probe: whole_head(
+            params, inputs.shared, inputs.tap_BTD, probe
+          ),
+          params,
+          probe,
+        )
+      else:
+        hidden_BTD, pull_back = jax.vjp(
+          whole_head, params, inputs.shared, inputs.tap_BTD, probe
+        )
+      unembedding_GDV = self._spread(own_DV, inputs)
+      down = dunembedding_GDV if own_DV is None else zero_dunembedding()
+      down, sums, dhidden_BTD = one(
+        down, hidden_BTD, unembedding_GDV, target, coefficient
       )
-      dunembedding_GDV, sums, dhidden_BTD = one(
-        dunembedding_GDV, hidden_BTD, ids_BT, valid_BT, coefficient
-      )
-      dparams, dshared_m, dtap_m, dprobe = pull_back(dhidden_BTD)
-      dshared = jax.tree.map(jnp.add, dshared, dshared_m)
-      carry = dunembedding_GDV, dtap_BTD + dtap_m, dshared
-      return carry, (sums, dparams, dprobe)
+      if own_DV is None:
+        dunembedding_GDV, down_DV = down, None
+      else:
+        down_DV = jnp.sum(down, axis=0)
+      dparams, *between, dprobe = pull_back(dhidden_BTD)
+      if between:
+        dshared, dtap_BTD = _add((dshared, dtap_BTD), tuple(between))
+      carry = dunembedding_GDV, dtap_BTD, dshared
+      return carry, (sums, dparams, down_DV, dprobe)
 
-    ids_MBT, valid_MBT = targets.ids_MBT, targets.valid_MBT
-    dunembedding_GDV, first, dhidden_BTD = one(
-      parallel.constrain(
-        jnp.zeros(inputs.unembedding_DV.shape, wide),
-        self.mesh, "batch", "width", "vocab",
-      ),
-      inputs.hidden_BTD, ids_MBT[0], valid_MBT[0], coefficients_M[0],
-    )  # fmt: skip
-    carry = (
-      dunembedding_GDV,
-      jnp.zeros(inputs.tap_BTD.shape, wide),
-      jax.tree.map(
+    first_target, other_targets = self._split(targets)
+    dshared = dtap_BTD = dunembedding_GDV = dhidden_BTD = None
+    if self.only_heads:
+      first = self._sums(
+        inputs, inputs.hidden_BTD, inputs.unembedding_DV, targets, first_target
+      )
+    else:
+      dunembedding_GDV, first, dhidden_BTD = one(
+        zero_dunembedding(), inputs.hidden_BTD, inputs.unembedding_DV,
+        first_target, coefficients_M[0],
+      )  # fmt: skip
+      dtap_BTD = jnp.zeros(inputs.tap_BTD.shape, wide)
+      dshared = jax.tree.map(
         lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, wide)),
         inputs.shared,
-      ),
-    )
+      )
     # Zero where there is no head; also for heads no target is given for.
     others = None
-    dhead_params, dprobes = jax.tree.map(
-      jnp.zeros_like, (inputs.head_params, inputs.probes)
+    dhead_params, down_MDV, dprobes = jax.tree.map(
+      jnp.zeros_like, (inputs.head_params, inputs.own_MDV, inputs.probes)
     )
-    if ids_MBT.shape[0] > 1:
-      carry, (others, dhead_params, dprobes) = jax.lax.scan(
+    if other_targets is not None:
+      (dunembedding_GDV, dtap_BTD, dshared), outputs = jax.lax.scan(
         body,
-        carry,
+        (dunembedding_GDV, dtap_BTD, dshared),
         (
-          inputs.head_params, ids_MBT[1:], valid_MBT[1:], coefficients_M[1:],
-          inputs.probes,
+          inputs.head_params, inputs.own_MDV, other_targets,
+          coefficients_M[1:], inputs.probes,
         ),
       )  # fmt: skip
-    dunembedding_GDV, dtap_BTD, dshared = carry
+      others, dhead_params, down_MDV, dprobes = outputs
     gradients = HeadInputs(
       head_params=dhead_params,
       shared=dshared,
@@ -154,8 +226,15 @@ class OffsetScan:
       tap_BTD=dtap_BTD,
       unembedding_DV=dunembedding_GDV,
       probes=dprobes,
+      own_MDV=down_MDV,
     )
-    gradients = jax.tree.map(lambda g, x: g.astype(x.dtype), gradients, inputs)
+    # None stands for a gradient that nobody asks for.
+    gradients = jax.tree.map(
+      lambda g, x: None if g is None else g.astype(x.dtype),
+      gradients,
+      inputs,
+      is_leaf=lambda g: g is None,
+    )
     return self._report(first, others, targets, coefficients_M), gradients
 
   def _scale(self, gradients, cotangents):
@@ -165,10 +244,10 @@ class OffsetScan:
     probes = gradients.probes * jnp.square(cotangent)
     return scaled.replace(probes=probes), None, None, None
 
-  def _cut(self, hidden_BTD, ids_BT, valid_BT) -> Chunk:
+  def _cut(self, hidden_BTD, targets: Targets, target: "_Target") -> Chunk:
     """Cuts the tokens of each shard into chunks, stacked on axis 0."""
     g = self.shards
-    tokens = ids_BT.size // g
+    tokens = target.ids_BT.size // g
     size = min(self.chunk_tokens, tokens)
     n = -(-tokens // size)
 
@@ -180,7 +259,18 @@ class OffsetScan:
         x, self.mesh, None, "batch", *(None,) * (x.ndim - 2)
       )
 
-    return Chunk(cut(hidden_BTD), cut(ids_BT), cut(valid_BT))
+    teacher = None
+    if target.ahead is not None and targets.teacher_BTD is not None:
+      states_BTD = targets.teacher_BTD
+      room = max(targets.offsets)
+      ahead_BTD = jax.lax.dynamic_slice_in_dim(
+        jnp.pad(states_BTD, ((0, 0), (0, room), (0, 0))),
+        target.ahead, states_BTD.shape[1], axis=1,
+      )  # fmt: skip
+      teacher = cut(ahead_BTD)
+    return Chunk(
+      cut(hidden_BTD), cut(target.ids_BT), cut(target.valid_BT), teacher
+    )
 
   def _uncut(self, chunks, shape) -> jax.Array:
     flat = chunks.swapaxes(0, 1).reshape(self.shards, -1, shape[-1])

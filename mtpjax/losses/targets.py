@@ -14,15 +14,26 @@ class Targets(struct.PyTreeNode):
   Attributes:
     ids_MBT: the token m positions ahead; 0 where there is none.
     valid_MBT: bool; True where the target counts.
+    teacher_BTD: states ready for the unembedding, whose next-token distribution
+      the extra heads learn in place of `ids_MBT`; None to learn the ids.
+    offsets: the offsets.
   """
 
   ids_MBT: jax.Array
   valid_MBT: jax.Array
+  teacher_BTD: jax.Array | None = None
+  offsets: tuple[int, ...] = struct.field(pytree_node=False, default=())
 
   @property
   def counts_M(self) -> jax.Array:
     """Valid targets per offset, int32."""
     return jnp.sum(self.valid_MBT, axis=(1, 2), dtype=jnp.int32)
+
+
+def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
+  """Returns what is m positions ahead, [B, T, ...]; 0 behind the row's end."""
+  gap = [(0, 0), (0, min(m, x_BT.shape[1]))] + [(0, 0)] * (x_BT.ndim - 2)
+  return jnp.pad(x_BT[:, m:], gap)
 
 
 def shift_targets(
@@ -53,9 +64,6 @@ def shift_targets(
   chex.assert_equal_shape([tokens_BT, segments_BT, loss_mask_BT])
   chex.assert_rank(tokens_BT, 2)
 
-  def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
-    return jnp.pad(x_BT[:, m:], ((0, 0), (0, min(m, x_BT.shape[1]))))
-
   ids, valid = [], []
   for m in offsets:
     segment_ahead_BT = look_ahead(segments_BT, m)
@@ -65,4 +73,4 @@ def shift_targets(
       & (segment_ahead_BT != 0)
       & look_ahead(loss_mask_BT.astype(bool), m)
     )
-  return Targets(jnp.stack(ids), jnp.stack(valid))
+  return Targets(jnp.stack(ids), jnp.stack(valid), offsets=tuple(offsets))

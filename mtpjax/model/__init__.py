@@ -3,7 +3,7 @@
 from mtpjax.model.attention import KeyValues
 from mtpjax.model.block import Block
 from mtpjax.model.probe import gradient_probe
-from mtpjax.model.trunk import Trunk, TrunkOutput, unstack_layers
+from mtpjax.model.trunk import Trunk, TrunkOutput, unembed, unstack_layers
 
 __all__ = [
   "Block",
@@ -11,5 +11,6 @@ __all__ = [
   "Trunk",
   "TrunkOutput",
   "gradient_probe",
+  "unembed",
   "unstack_layers",
 ]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 
 from mtpjax import config as config_lib
-from mtpjax.model import linear, masks, rope
+from mtpjax.model import linear, masks, norm, rope
 
 
 class KeyValues(struct.PyTreeNode):
@@ -26,8 +26,10 @@ def attend(
   q_BTNH: jax.Array,
   new: KeyValues,
   mask: masks.AttentionMask,
+  positions_BT: jax.Array,
   cache: KeyValues | None,
   implementation: Any,
+  window: int = 0,
 ) -> jax.Array:
   """Attends to the cache and the new rows; chooses the implementation.
 
@@ -35,20 +37,23 @@ def attend(
     q_BTNH: rotated queries.
     new: rotated keys and the values of this pass, T rows.
     mask: who reads whom.
+    positions_BT: positions within the document.
     cache: keys and values of earlier passes, only read; None without.
     implementation: "xla" or "cudnn", for passes without a cache.
+    window: positions a query looks back on; 0 is all.
 
   Returns:
     [B, T, N, H] in the dtype of the queries; the softmax is at least float32.
   """
+  capacity = 0 if cache is None else cache.keys_BKSH.shape[2]
+  allowed_B1TS = masks.allowed(mask, positions_BT, capacity, window)
   if cache is not None:
-    return _attend_cached(q_BTNH, new, masks.allowed(
-      mask, cache.keys_BKSH.shape[2]), cache)  # fmt: skip
+    return _attend_cached(q_BTNH, new, allowed_B1TS, cache)
   return jax.nn.dot_product_attention(
     q_BTNH,
     new.keys_BKSH.swapaxes(1, 2),
     new.values_BKSH.swapaxes(1, 2),
-    mask=masks.allowed(mask),
+    mask=allowed_B1TS,
     implementation=implementation,
   )
 
@@ -98,12 +103,16 @@ class Attention(nn.Module):
 
     def project(n: int, name: str) -> linear.Linear:
       return linear.Linear(
-        (n, c.d_head), ("embed",), (name, "d_head"), c.dtype, c.param_dtype
-      )
+        (n, c.d_head), ("embed",), (name, "d_head"), c.dtype, c.param_dtype,
+        has_bias=c.qkv_bias,
+      )  # fmt: skip
 
     self.query = project(c.n_attention_heads, "attention_heads")
     self.key = project(c.n_kv_heads, "kv_heads")
     self.value = project(c.n_kv_heads, "kv_heads")
+    if c.qk_norm:
+      self.query_norm = norm.RMSNorm(c.norm_eps, c.param_dtype)
+      self.key_norm = norm.RMSNorm(c.norm_eps, c.param_dtype)
     self.out = linear.Linear(
       (c.d_model,),
       ("attention_heads", "d_head"),
@@ -115,10 +124,14 @@ class Attention(nn.Module):
 
   def rows(self, x_BTD: jax.Array, positions_BT: jax.Array) -> KeyValues:
     """Returns the keys (rotated) and values of these hidden states."""
-    keys_BTKH = rope.rotate(
-      self.key(x_BTD), positions_BT, self.config.rope_theta
-    )
+    keys_BTKH = self.key(x_BTD)
+    if self.config.qk_norm:
+      keys_BTKH = self.key_norm(keys_BTKH)
+    keys_BTKH = self._rotate(keys_BTKH, positions_BT)
     return KeyValues(keys_BTKH.swapaxes(1, 2), self.value(x_BTD).swapaxes(1, 2))
+
+  def _rotate(self, x_BTNH: jax.Array, positions_BT: jax.Array) -> jax.Array:
+    return rope.rotate(x_BTNH, positions_BT, rope.frequencies(self.config))
 
   def __call__(
     self,
@@ -128,9 +141,13 @@ class Attention(nn.Module):
     cache: KeyValues | None = None,
   ) -> tuple[jax.Array, KeyValues]:
     """Returns the attention output [B, T, D] and this pass's rows."""
-    q_BTNH = rope.rotate(
-      self.query(x_BTD), positions_BT, self.config.rope_theta
-    )
+    q_BTNH = self.query(x_BTD)
+    if self.config.qk_norm:
+      q_BTNH = self.query_norm(q_BTNH)
+    q_BTNH = self._rotate(q_BTNH, positions_BT)
     new = self.rows(x_BTD, positions_BT)
-    y_BTNH = attend(q_BTNH, new, mask, cache, self.config.attention)
+    y_BTNH = attend(
+      q_BTNH, new, mask, positions_BT, cache,
+      self.config.attention, self.config.sliding_window,
+    )  # fmt: skip
     return self.out(y_BTNH), new

@@ -17,6 +17,8 @@ class Linear(nn.Module):
     dtype: dtype of the product.
     param_dtype: dtype of the kernel.
     scale: multiplies the initial standard deviation 1/sqrt(fan in).
+    has_bias: adds a bias [out...], zero at the start.
+    is_identity: begins as the identity of a square matrix.
   """
 
   out_shape: tuple[int, ...]
@@ -25,6 +27,8 @@ class Linear(nn.Module):
   dtype: str
   param_dtype: str
   scale: float = 1.0
+  has_bias: bool = False
+  is_identity: bool = False
 
   @nn.compact
   def __call__(self, x: jax.Array) -> jax.Array:
@@ -34,13 +38,7 @@ class Linear(nn.Module):
     kernel = self.param(
       "kernel",
       parallel.logical(
-        nn.initializers.variance_scaling(
-          self.scale**2,
-          "fan_in",
-          "normal",
-          in_axis=tuple(range(n_in)),
-          out_axis=tuple(range(n_in, n_in + len(self.out_shape))),
-        ),
+        _identity if self.is_identity else self._random(n_in),
         *self.in_names,
         *self.out_names,
       ),
@@ -48,4 +46,28 @@ class Linear(nn.Module):
       jnp.dtype(self.param_dtype),
     )
     dtype = jnp.dtype(self.dtype)
-    return jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes=n_in)
+    y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes=n_in)
+    if not self.has_bias:
+      return y
+    bias = self.param(
+      "bias",
+      parallel.logical(nn.initializers.zeros, *self.out_names),
+      self.out_shape,
+      jnp.dtype(self.param_dtype),
+    )
+    return y + bias.astype(dtype)
+
+  def _random(self, n_in: int):
+    return nn.initializers.variance_scaling(
+      self.scale**2,
+      "fan_in",
+      "normal",
+      in_axis=tuple(range(n_in)),
+      out_axis=tuple(range(n_in, n_in + len(self.out_shape))),
+    )
+
+
+def _identity(key, shape, dtype):
+  del key
+  n, _ = shape
+  return jnp.eye(n, dtype=dtype)

@@ -47,12 +47,20 @@ def tree(ancestors_QQ: jax.Array, cache_lengths_B: jax.Array) -> AttentionMask:
   )
 
 
-def allowed(mask: AttentionMask, capacity: int = 0) -> jax.Array:
+def allowed(
+  mask: AttentionMask,
+  positions_BT: jax.Array,
+  capacity: int = 0,
+  window: int = 0,
+) -> jax.Array:
   """Turns a mask into booleans.
 
   Args:
     mask: the mask.
-    capacity: rows S of the cache; 0 without one.
+    positions_BT: of the new rows, within their documents.
+    capacity: rows S of the cache, row s at position s; 0 without one.
+    window: positions a query looks back on, its own included (Mistral's
+      sliding window; Jiang et al. 2023, section 2); 0 is all.
 
   Returns:
     bool [B, 1, T, S + T]: may the query read the key? Every query may read
@@ -63,7 +71,10 @@ def allowed(mask: AttentionMask, capacity: int = 0) -> jax.Array:
     n = segments_BT.shape[1]
     causal_TT = jnp.tril(jnp.ones((n, n), dtype=bool))
     same_BTT = segments_BT[:, :, None] == segments_BT[:, None, :]
-    return (same_BTT & causal_TT)[:, None]
+    allowed_BTS = same_BTT & causal_TT
+    if window:
+      allowed_BTS &= _is_near(positions_BT, positions_BT, window)
+    return allowed_BTS[:, None]
   assert mask.ancestors_QQ is not None, "a mask is packed or a tree"
   assert mask.cache_lengths_B is not None, "a tree reads a cache"
   nodes = mask.ancestors_QQ.shape[0]
@@ -73,4 +84,16 @@ def allowed(mask: AttentionMask, capacity: int = 0) -> jax.Array:
     in_cache_BS[:, None, None, :], (batch, 1, nodes, capacity)
   )
   among_new = jnp.broadcast_to(mask.ancestors_QQ, (batch, 1, nodes, nodes))
-  return jnp.concatenate([in_cache, among_new], axis=-1)
+  allowed_B1TS = jnp.concatenate([in_cache, among_new], axis=-1)
+  if window:
+    cached_BS = jnp.broadcast_to(jnp.arange(capacity), (batch, capacity))
+    keys_BS = jnp.concatenate([cached_BS, positions_BT], axis=1)
+    allowed_B1TS &= _is_near(positions_BT, keys_BS, window)[:, None]
+  return allowed_B1TS
+
+
+def _is_near(
+  queries_BT: jax.Array, keys_BS: jax.Array, window: int
+) -> jax.Array:
+  """Returns whether the key is less than `window` positions back, [B, T, S]."""
+  return queries_BT[:, :, None] - keys_BS[:, None, :] < window

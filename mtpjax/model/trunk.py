@@ -46,7 +46,7 @@ class Trunk(nn.Module):
     config: the model; `vocab_size` is known.
     n_layers: layers of the trunk (fewer than `config.n_layers` where matched
       heads took some).
-    tap: "before_last" or "last".
+    tap: "before_last", "last" or "normed".
     mesh: the mesh activations are laid out on.
   """
 
@@ -152,10 +152,17 @@ class Trunk(nn.Module):
       run_layer, (x_BTD, x_BTD), (jnp.arange(self.n_layers), layers)
     )
     if not taps_inside:
-      tap_BTD = x_BTD
+      tap_BTD = self._tap_at_end(x_BTD)
       if tap_probe is not None:
         x_BTD = gradient_probe(x_BTD, tap_probe)
     return TrunkOutput(tap_BTD, x_BTD, ())
+
+  def _tap_at_end(self, x_BTD: jax.Array) -> jax.Array:
+    if self.tap == "last":
+      return x_BTD
+    # Still in its box while parameters are made.
+    norm_params = parallel.unbox(self.get_variable("params", "final_norm"))
+    return self.final_norm(norm_params, x_BTD)
 
   def _loop(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
     assert tap_probe is None, "probes belong to training"
@@ -173,8 +180,8 @@ class Trunk(nn.Module):
       )
       x_BTD = self._constrain(x_BTD)
       rows.append(new)
-    if self.tap == "last":
-      tap_BTD = x_BTD
+    if self.tap != "before_last":
+      tap_BTD = self._tap_at_end(x_BTD)
     return TrunkOutput(tap_BTD, x_BTD, tuple(rows))
 
   def final_norm(self, norm_params: Any, hidden: jax.Array) -> jax.Array:
@@ -193,12 +200,17 @@ class Trunk(nn.Module):
     Applies the final norm, then the unembedding; at least float32.
     """
     normed = self.final_norm(lm_params["final_norm"], hidden)
-    return jnp.einsum(
-      "...d,dv->...v",
-      normed,
-      self.unembedding(lm_params).astype(normed.dtype),
-      preferred_element_type=jnp.promote_types(normed.dtype, jnp.float32),
-    )
+    return unembed(normed, self.unembedding(lm_params))
+
+
+def unembed(normed: jax.Array, unembedding_DV: jax.Array) -> jax.Array:
+  """Returns the logits [..., V] of normed states; at least float32."""
+  return jnp.einsum(
+    "...d,dv->...v",
+    normed,
+    unembedding_DV.astype(normed.dtype),
+    preferred_element_type=jnp.promote_types(normed.dtype, jnp.float32),
+  )
 
 
 def unstack_layers(stacked: Any) -> tuple[Any, ...]:

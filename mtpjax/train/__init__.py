@@ -4,15 +4,18 @@ from mtpjax.train.loop import Run, train
 from mtpjax.train.metrics import JsonLines, TensorBoard, flatten
 from mtpjax.train.optimizer import make_optimizer, make_schedule
 from mtpjax.train.state import TrainState, abstract_state, create_state
+from mtpjax.train.states import RowsWithStates, cache_states
 from mtpjax.train.step import StepMetrics, loss_and_gradients, make_train_step
 
 __all__ = [
   "JsonLines",
+  "RowsWithStates",
   "Run",
   "StepMetrics",
   "TensorBoard",
   "TrainState",
   "abstract_state",
+  "cache_states",
   "create_state",
   "flatten",
   "loss_and_gradients",

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from mtpjax import config as config_lib
@@ -11,15 +12,32 @@ from mtpjax import parallel
 _STACKED = ("layers", "offsets")
 
 
-def make_schedule(config: config_lib.Optim) -> optax.Schedule:
-  """Linear warm-up from 0, cosine to the last rate, which then holds."""
-  return optax.warmup_cosine_decay_schedule(
+def make_schedule(
+  config: config_lib.Optim, of_heads: bool = False
+) -> optax.Schedule:
+  """Linear warm-up from 0, cosine to the last rate, which then holds.
+
+  Args:
+    config: the hyperparameters.
+    of_heads: the schedule of the extra heads, which begins at once, and not
+      that of the model, which waits `heads_only_steps`.
+
+  Returns:
+    Steps -> learning rate.
+  """
+  ratio = config.heads_lr_ratio if of_heads else 1.0
+  wait = 0 if of_heads else config.heads_only_steps
+  peak = ratio * config.peak_lr
+  schedule = optax.warmup_cosine_decay_schedule(
     init_value=0.0,
-    peak_value=config.peak_lr,
+    peak_value=peak,
     warmup_steps=config.warmup_steps,
-    decay_steps=config.decay_steps,
-    end_value=config.peak_lr * config.final_lr_fraction,
+    decay_steps=config.decay_steps - wait,
+    end_value=peak * config.final_lr_fraction,
   )
+  if not wait:
+    return schedule
+  return optax.join_schedules([optax.constant_schedule(0.0), schedule], [wait])
 
 
 def decay_mask(boxes: Any) -> Any:
@@ -43,26 +61,61 @@ def decay_mask(boxes: Any) -> Any:
 def make_optimizer(
   config: config_lib.Optim, boxes: Any
 ) -> optax.GradientTransformation:
-  """Clips by the global norm, then AdamW (Loshchilov & Hutter 2019).
+  """Clips by norm, then AdamW (Loshchilov & Hutter 2019).
 
   Args:
     config: the hyperparameters.
-    boxes: the tree of `Logical` boxes around the parameters.
+    boxes: the tree of `Logical` boxes around the parameters that are trained,
+      {"lm": ..., "heads": ...} or one of them.
 
   Returns:
     The optax transformation.
   """
+
+  def adamw(name: str, mask: Any) -> optax.GradientTransformation:
+    return optax.adamw(
+      make_schedule(config, of_heads=name == "heads"),
+      b1=config.b1,
+      b2=config.b2,
+      eps=config.eps,
+      weight_decay=config.weight_decay,
+      mask=mask,
+    )
+
   clip = (
     optax.clip_by_global_norm(config.clip_norm)
     if config.clip_norm
     else optax.identity()
   )
-  adamw = optax.adamw(
-    make_schedule(config),
-    b1=config.b1,
-    b2=config.b2,
-    eps=config.eps,
-    weight_decay=config.weight_decay,
-    mask=decay_mask(boxes),
-  )
-  return optax.chain(clip, adamw)
+  decays = decay_mask(boxes)
+  if len(boxes) == 1:
+    [name] = boxes
+    return optax.chain(clip, adamw(name, decays))
+  is_alike = config.heads_lr_ratio == 1 and not config.heads_only_steps
+  if is_alike and not config.clips_apart:
+    return optax.chain(clip, adamw("lm", decays))
+  # Of each part the other is not there.
+  absent = {name: optax.MaskedNode() for name in boxes}
+  each = {name: adamw(name, absent | {name: decays[name]}) for name in boxes}
+  if config.clips_apart:
+    each = {name: optax.chain(clip, part) for name, part in each.items()}
+  parts = optax.partition(each, {name: name for name in boxes})
+  return parts if config.clips_apart else optax.chain(clip, parts)
+
+
+def clipped_norm(config: config_lib.Optim, grads: Any) -> jax.Array:
+  """Returns the global norm of gradients after clipping.
+
+  Args:
+    config: the hyperparameters.
+    grads: {"lm": ..., "heads": ...} or one of them.
+
+  Returns:
+    A scalar.
+  """
+  if not config.clip_norm:
+    return optax.tree.norm(grads)
+  if not config.clips_apart:
+    return jnp.minimum(optax.tree.norm(grads), config.clip_norm)
+  norms = [optax.tree.norm(part) for part in grads.values()]
+  return jnp.linalg.norm(jnp.minimum(jnp.stack(norms), config.clip_norm))

@@ -16,7 +16,7 @@ from mtpjax.losses import (
   model_loss,
   offset_coefficients,
 )
-from mtpjax.train.optimizer import make_schedule
+from mtpjax.train.optimizer import clipped_norm, make_schedule
 from mtpjax.train.state import TrainState
 
 Batch = dict[str, jax.Array]
@@ -33,8 +33,9 @@ class StepMetrics(struct.PyTreeNode):
     clipped_grad_norm: the same after clipping.
     tap_grad_norm_M: norm of the gradient each offset sends to the tap.
     head_grad_norm_M: norm of the gradient of each head's own parameters; for
-      offset 1 those of the last layer.
-    learning_rate: the rate of this step.
+      offset 1 those of the last layer (0 where the model is frozen).
+    learning_rate: the model's rate at this step; the heads' where only they
+      learn.
     is_finite: loss and gradient are finite; otherwise the state was kept.
   """
 
@@ -65,8 +66,9 @@ def _cut_batch(tree: Any, parts: int, axis: int) -> Any:
 
 
 def _own_norms(grads: Any) -> jax.Array:
-  last_layer = jax.tree.map(lambda g: g[-1], grads["lm"]["layers"])
-  norms = [optax.tree.norm(last_layer)[None]]
+  layers = grads.get("lm", {}).get("layers", ())
+  last_layer = jax.tree.map(lambda g: g[-1], layers)
+  norms = [jnp.atleast_1d(jnp.asarray(optax.tree.norm(last_layer)))]
   if "heads" in grads:
     norms.append(jax.vmap(optax.tree.norm)(grads["heads"]))
   return jnp.concatenate(norms)
@@ -78,6 +80,7 @@ def loss_and_gradients(
   accumulation: int,
   params: Any,
   batch: Batch,
+  frozen: Any = None,
 ) -> tuple[jax.Array, OffsetSums, Any, jax.Array]:
   """Computes a step's loss and gradients, in as many parts as asked.
 
@@ -86,8 +89,11 @@ def loss_and_gradients(
     loss: the loss.
     accumulation: parts the batch is run in; the result does not depend on it
       but for rounding.
-    params: {"lm": ..., "heads": ...}.
-    batch: `tokens`, `segments`, `positions`, `loss_mask`, each [B, T].
+    params: what is trained: {"lm": ..., "heads": ...}, or {"heads": ...}.
+    batch: `tokens`, `segments`, `positions`, `loss_mask`, each [B, T]; see
+      `model_loss` for `hidden`.
+    frozen: {"lm": ...} where the model itself is not trained; it is run
+      without keeping activations.
 
   Returns:
     Loss, sums per offset, gradients of the parameters, and per offset the norm
@@ -100,8 +106,9 @@ def loss_and_gradients(
 
   def part_loss(params, probes_M, rows, targets):
     return model_loss(
-      model, loss, params, probes_M, rows, targets, coefficients_M
-    )
+      model, loss, (frozen or {}) | params, probes_M, rows, targets,
+      coefficients_M, only_heads=bool(frozen),
+    )  # fmt: skip
 
   gradients = jax.value_and_grad(part_loss, argnums=(0, 1), has_aux=True)
 
@@ -130,6 +137,7 @@ def make_train_step(
   model: MultiTokenModel,
   optimizer: optax.GradientTransformation,
   config: config_lib.Config,
+  frozen: Any = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
   """Builds the jitted step.
 
@@ -137,17 +145,17 @@ def make_train_step(
     model: the model.
     optimizer: from `make_optimizer`.
     config: loss, clipping and accumulation are read from it.
+    frozen: {"lm": ...} where only the heads are trained.
 
   Returns:
     (state, batch) -> (state, metrics). The state passed in is donated. Where
     loss or gradient are not finite the old state comes back.
   """
-  schedule = make_schedule(config.optim)
-  clip_norm = config.optim.clip_norm
+  schedule = make_schedule(config.optim, of_heads=bool(frozen))
 
-  def train_step(state: TrainState, batch: Batch):
+  def train_step(state: TrainState, batch: Batch, frozen: Any):
     loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
-      model, config.loss, config.train.accumulation, state.params, batch
+      model, config.loss, config.train.accumulation, state.params, batch, frozen
     )
     grad_norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
@@ -162,9 +170,7 @@ def make_train_step(
       loss=loss,
       sums=sums,
       grad_norm=grad_norm,
-      clipped_grad_norm=(
-        jnp.minimum(grad_norm, clip_norm) if clip_norm else grad_norm
-      ),
+      clipped_grad_norm=clipped_norm(config.optim, grads),
       tap_grad_norm_M=tap_grad_norm_M,
       head_grad_norm_M=_own_norms(grads),
       learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
@@ -172,4 +178,6 @@ def make_train_step(
     )
     return new_state, metrics
 
-  return jax.jit(train_step, donate_argnums=0)
+  jitted = jax.jit(train_step, donate_argnums=0)
+  # An argument, not a constant of the program; and never donated.
+  return lambda state, batch: jitted(state, batch, frozen)

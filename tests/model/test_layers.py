@@ -31,19 +31,43 @@ def test_rms_norm_of_bfloat16_is_computed_wide():
 def test_rotary_positions_turn_pairs_by_known_angles():
   # H = 4: pairs (0, 2) and (1, 3) with frequencies 1 and theta^(-1/2).
   x = jnp.array([1.0, 1.0, 0.0, 0.0]).reshape(1, 1, 1, 4)
-  y = rope.rotate(x, jnp.array([[3]]), theta=100.0)
+  y = rope.rotate(x, jnp.array([[3]]), np.array([1, 0.1]))
   np.testing.assert_allclose(
     y.ravel(), [np.cos(3), np.cos(0.3), np.sin(3), np.sin(0.3)], rtol=1e-6
+  )
+
+
+def test_frequencies_stretch_as_llama3_publishes():
+  # theta^(-i/4) with theta = 10^4 turn 1000/2pi * (1, .1, .01, .001) times:
+  # 159, 15.9, 1.59 and 0.159.
+  plain = dict(d_head=8, rope_theta=1e4)
+  stretched = dict(
+    plain, rope_factor=8.0, rope_low_freq_factor=1.0,
+    rope_high_freq_factor=4.0, rope_original_length=1000,
+  )  # fmt: skip
+  np.testing.assert_allclose(
+    rope.frequencies(tiny.model_config(**plain)), [1, 0.1, 0.01, 0.001]
+  )
+  np.testing.assert_allclose(
+    rope.frequencies(tiny.model_config(**stretched, rope_scaling="linear")),
+    [0.125, 0.0125, 0.00125, 0.000125],
+  )
+  share = (1000 * 0.01 / (2 * np.pi) - 1) / 3
+  between = (1 - share) * 0.01 / 8 + share * 0.01
+  np.testing.assert_allclose(
+    rope.frequencies(tiny.model_config(**stretched, rope_scaling="llama3")),
+    [1, 0.1, between, 0.000125],
   )
 
 
 def test_rotary_scores_depend_on_the_distance_alone(x64):
   rng = np.random.default_rng(1)
   q, k = rng.normal(size=(2, 1, 1, 2, 8))
+  angles = rope.frequencies(tiny.model_config(d_head=8))
 
   def score(q_position, k_position):
-    turned_q = rope.rotate(q[:, None], jnp.array([[q_position]]), 10_000.0)
-    turned_k = rope.rotate(k[:, None], jnp.array([[k_position]]), 10_000.0)
+    turned_q = rope.rotate(q[:, None], jnp.array([[q_position]]), angles)
+    turned_k = rope.rotate(k[:, None], jnp.array([[k_position]]), angles)
     return jnp.sum(turned_q * turned_k, axis=-1)
 
   expected = score(0, 0)
@@ -56,7 +80,7 @@ def test_rotary_scores_depend_on_the_distance_alone(x64):
 def test_large_positions_of_bfloat16_keep_their_angle():
   # 257 is no bfloat16: angles computed in it would be those of 256.
   x = jnp.array([1.0, 0.0], jnp.bfloat16).reshape(1, 1, 1, 2)
-  y = rope.rotate(x, jnp.array([[257]]), 10_000.0).astype(jnp.float32)
+  y = rope.rotate(x, jnp.array([[257]]), np.ones(1)).astype(jnp.float32)
   np.testing.assert_allclose(y.ravel(), [np.cos(257), np.sin(257)], rtol=2**-8)
 
 

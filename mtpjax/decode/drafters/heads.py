@@ -98,7 +98,11 @@ def draft_logits(
       caches[m] if caches else None,
     )
     hidden.append(
-      model.head.apply({"params": params["heads"][m]}, tap_BD[:, None], context)
+      model.apply_head(
+        params["heads"][m],
+        params["lm"]["final_norm"],
+        tap_BD[:, None],
+        context,
+      )
     )
-  # One product with the unembedding for all heads.
-  return model.trunk.logits(params["lm"], jnp.concatenate(hidden, axis=1))
+  return model.head_logits(params, hidden)

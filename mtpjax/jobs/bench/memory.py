@@ -51,13 +51,15 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
   hidden: Any = jax.ShapeDtypeStruct((b, t, d), config.model.dtype)
   unembedding: Any = jax.ShapeDtypeStruct((d, v), config.model.param_dtype)
   probes: Any = jax.ShapeDtypeStruct((n - 1,), jnp.float32)
+  head_params, own_MDV = losses.split_unembeddings(params.get("heads"))
   inputs = losses.HeadInputs(
-    params.get("heads"),
+    head_params,
     params["lm"]["final_norm"],
     hidden,
     hidden,
     unembedding,
     probes,
+    own_MDV,
   )
   ids = jax.ShapeDtypeStruct((b, t), jnp.int32)
   batch = {
