@@ -6,7 +6,7 @@ import functools
 import pathlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -20,13 +20,17 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Store, WorkDir
+from mtpjax.checkpoint import Base, Store, WorkDir
 from mtpjax.data import (
+  Message,
   Rows,
   Tokenizer,
+  is_conversation,
   load_fingerprint,
   load_tokenizer,
   open_rows,
+  read_messages,
+  require_chat_template,
 )
 from mtpjax.decode.budget import Calibration, Governor
 from mtpjax.errors import UserError
@@ -98,6 +102,11 @@ class Loaded:
       UserError: nothing is prepared there, it is of another tokenizer, or the
         run's own folder holds other rows by now.
     """
+    if not self.data_id and not data_path:
+      raise UserError(
+        f"{self.workdir}: was imported and has no rows of its own; give "
+        "--data-path, prepared with its tokenizer"
+      )
     path = data_path or self.config.data.path
     fingerprint = load_fingerprint(path)
     tokenizer = fingerprint["identity"]["tokenizer"]
@@ -114,10 +123,34 @@ class Loaded:
       )
     return open_rows(path, split)
 
-  def encode(self, prompt: str | Sequence[int]) -> list[int]:
-    """Returns the ids of a prompt: a text as a document begins, ids as is."""
+  def encode(
+    self,
+    prompt: str | Sequence[int] | Sequence[Message],
+    where: str = "prompt",
+  ) -> list[int]:
+    """Returns the ids of a prompt.
+
+    Args:
+      prompt: a text, which begins as a document does; ids, taken as they are;
+        or messages, which the tokenizer's chat template makes a text of that
+        ends where the assistant begins.
+      where: names the prompt in errors.
+
+    Returns:
+      The ids.
+
+    Raises:
+      UserError: messages, and there is no chat template or it fails.
+    """
+    if is_conversation(prompt):
+      template = require_chat_template(self.tokenizer, where)
+      text = template.render(
+        read_messages(prompt, where), where, add_generation_prompt=True
+      )
+      # The template writes BOS where the model expects it.
+      return self.tokenizer.encode(text)
     if not isinstance(prompt, str):
-      return [int(i) for i in prompt]
+      return [int(i) for i in cast(Sequence[int], prompt)]
     ids = self.tokenizer.encode(prompt)
     bos = self.tokenizer.bos_id
     if self.config.data.add_bos and bos is not None:
@@ -134,9 +167,10 @@ class Loaded:
     """Continues prompts.
 
     Args:
-      prompts: texts; lists of ids; or mappings with "text" or "ids" and
-        settings of their own, as {"text": "a", "temperature": 0.8, "seed": 3}.
-        A prompt with its own seed does not depend on its place among them.
+      prompts: texts; lists of ids; or mappings with "text", "ids" or
+        "messages" (a chat: [{"role": "user", "content": "a"}]) and settings
+        of their own, as {"text": "a", "temperature": 0.8, "seed": 3}. A
+        prompt with its own seed does not depend on its place among them.
       ignore_eos: no EOS ends a text.
       on_text: called with the index of a prompt and its next piece of text as
         tokens are committed; the pieces join to the text.
@@ -152,7 +186,8 @@ class Loaded:
 
     Raises:
       UserError: a prompt in place of a list of them, one without tokens or
-        longer than `cache_tokens`, an id outside the vocabulary, settings
+        longer than `cache_tokens`, a chat that the tokenizer has no template
+        for, an id outside the vocabulary, settings
         unknown, out of range or in conflict, a grammar that admits nothing.
     """
     prompts = list_prompts(prompts)
@@ -166,7 +201,7 @@ class Loaded:
     for index, prompt in enumerate(prompts):
       where = f"prompt {index}"
       asked.append(read_prompt(prompt, config, where))
-      ids = self.encode(asked[-1].content)
+      ids = self.encode(asked[-1].content, where)
       requests.append(maker.make(asked[-1], ids, index, where))
     batch = min(settings.batch_size, len(requests))
     specs, governor = self._programs(settings, requests, batch)
@@ -256,7 +291,8 @@ def load(
     A `Loaded`.
 
   Raises:
-    UserError: no such work directory or checkpoint, or it is damaged.
+    UserError: no such work directory or checkpoint, or it is damaged; its base
+      is not there, or is not the one it was trained on.
   """
   place = WorkDir(workdir)
   config = place.load_config()
@@ -268,15 +304,22 @@ def load(
     place.tokenizer_spec(config), config.data.bos_token, config.data.eos_tokens
   )
   abstract = parallel.abstract_arrays(model.abstract(), mesh)
+  is_on_base = bool(config.base.path) and not config.base.is_trained
+  abstract_lm = abstract.pop("lm") if is_on_base else None
   with Store(place.checkpoints) as store:
     state, metadata = store.restore(
       {"params": abstract}, step, partial=True, log=_warn
     )
   place.require_own_checkpoint(config, metadata)
+  params = state["params"]
+  if is_on_base:
+    base = Base.open(config.base.path, metadata["base"]["step"])
+    base.require(metadata["base"], place.path)
+    params = {"lm": base.restore(abstract_lm, _warn)} | params
   return Loaded(
     config,
     model,
-    state["params"],
+    params,
     tokenizer,
     place.path,
     metadata["step"],

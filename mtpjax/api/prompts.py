@@ -9,7 +9,13 @@ from typing import Any
 
 from mtpjax import config as config_lib
 from mtpjax import decode
-from mtpjax.data import Tokenizer, decode_utf8, require_unicode
+from mtpjax.data import (
+  Message,
+  Tokenizer,
+  decode_utf8,
+  read_messages,
+  require_unicode,
+)
 from mtpjax.decode import grammar
 from mtpjax.errors import UserError
 
@@ -32,13 +38,13 @@ class Asked:
   """One prompt with the settings that hold for it.
 
   Attributes:
-    content: a text or ids.
+    content: a text, ids, or the messages of a conversation.
     settings: those of the call, with the prompt's own in their place.
     kind: class of the prompt; acceptance is tracked per class.
     has_own_seed: its noise does not depend on its place in the call.
   """
 
-  content: str | Sequence[int]
+  content: str | Sequence[int] | Sequence[Message]
   settings: config_lib.Decode
   kind: str
   has_own_seed: bool
@@ -119,8 +125,9 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
   """Reads a prompt.
 
   Args:
-    prompt: a text; ids; or a mapping with "text" or "ids", and optionally
-      "class" and settings of `config.Decode` that a request may have.
+    prompt: a text; ids; or a mapping with "text", "ids" or "messages" (see
+      `data.read_messages`), and optionally "class" and settings of
+      `config.Decode` that a request may have.
     config: the settings of the call.
     where: names the prompt in errors.
 
@@ -128,8 +135,8 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
     What is asked.
 
   Raises:
-    UserError: neither text nor ids, text that is not Unicode, or a setting
-      that is unknown, not a request's own, or out of range.
+    UserError: neither text nor ids nor messages, text that is not Unicode,
+      or a setting that is unknown, not a request's own, or out of range.
   """
   if not isinstance(prompt, Mapping):
     if not isinstance(prompt, str) and not _is_ids(prompt):
@@ -140,12 +147,14 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
     asked = Asked(prompt, config.decode, _kind(config.decode), False)
     return _require_unicode(asked, where)
   own = dict(prompt)
-  text, ids, kind = (own.pop(key, None) for key in ("text", "ids", "class"))
-  is_ids = _is_ids(ids)
-  if isinstance(text, str) == is_ids or (kind and not isinstance(kind, str)):
+  text, ids, messages, kind = (
+    own.pop(key, None) for key in ("text", "ids", "messages", "class")
+  )
+  n_contents = sum((isinstance(text, str), _is_ids(ids), messages is not None))
+  if n_contents != 1 or (kind and not isinstance(kind, str)):
     raise UserError(
-      f'{where}: needs "text" (a string) or "ids" (a list of integers), not '
-      'both; its "class" is a string'
+      f'{where}: needs "text" (a string), "ids" (a list of integers) or '
+      '"messages" (of a chat), not both; its "class" is a string'
     )
   for name in own:
     if name not in PER_REQUEST:
@@ -157,6 +166,8 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
   except UserError as error:
     raise UserError(f"{where}: {error}") from error
   content = text if isinstance(text, str) else ids
+  if messages is not None:
+    content = read_messages(messages, where)
   asked = Asked(content, settings, kind or _kind(settings), "seed" in own)
   return _require_unicode(asked, where)
 

@@ -22,7 +22,20 @@ def add(commands: Any) -> None:
     "--prompts",
     type=pathlib.Path,
     metavar="FILE",
-    help='JSON Lines with "text" or "ids", decoded in batches',
+    help='JSON Lines with "text", "ids" or "messages", decoded in batches',
+  )
+  source.add_argument(
+    "--chat",
+    metavar="TEXT",
+    help="what a user says to a model with a chat template, answered as a "
+    "stream",
+  )
+  parser.add_argument(
+    "--out",
+    type=pathlib.Path,
+    metavar="FILE",
+    help="new JSON Lines file for what comes of --prompts, to be read or "
+    "trained on: jsonl:FILE:prompt,completion or jsonl:FILE:messages",
   )
   parser.add_argument("--step", type=int, help="checkpoint; default latest")
   parser.add_argument(
@@ -56,7 +69,8 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   console = rich.console.Console(stderr=True)
   return generate.run(
     args.workdir, console, args.prompt, args.prompts, args.step,
-    args.ignore_eos, not args.json, **_given(args),
+    args.ignore_eos, not (args.json or args.out), args.chat, args.out,
+    **_given(args),
   )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mtpjax.data.document import Document
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizers import Tokenizer, require_chat_template
 
 # Progress is told after so many tokens: a few times a second.
 _REPORT_EVERY = 200_000
@@ -30,7 +30,8 @@ class Corpus:
     lengths_N: tokens of each document, BOS and EOS included.
     draws_N: a number in [0, 1) of each document's name and the seed; those
       with the smallest are held out.
-    n_skipped: documents that had no token.
+    n_skipped: documents that had no token, and conversations in which the
+      assistant says nothing.
   """
 
   tokens_T: np.ndarray
@@ -87,9 +88,12 @@ def tokenize_corpus(
   """Tokenises documents into two flat files.
 
   BOS may be a target where the first part is trained, EOS where the last is.
+  A conversation is what the tokenizer's chat template makes of it, and gets
+  neither.
 
   Args:
-    documents: what to tokenise; one whose text gives no token is skipped.
+    documents: what to tokenise; one whose text gives no token is skipped, as
+      is a conversation without an assistant.
     tokenizer: applied to each part by itself.
     bos_id: written before each document; None writes none.
     eos_id: written after each document; None writes none.
@@ -99,6 +103,10 @@ def tokenize_corpus(
 
   Returns:
     The corpus.
+
+  Raises:
+    UserError: a conversation, and the tokenizer has no chat template or it
+      fails.
   """
   dtype = token_dtype(tokenizer.vocab_size)
   lengths, draws = array.array("q"), array.array("d")
@@ -106,14 +114,13 @@ def tokenize_corpus(
   tokens_file, mask_file = folder / "tokens.flat", folder / "loss_mask.flat"
   with open(tokens_file, "wb") as tokens, open(mask_file, "wb") as mask:
     for document in documents:
-      parts = [(tokenizer.encode(text), on) for text, on in document.parts]
-      if not any(ids for ids, _ in parts):
+      if document.messages:
+        parts = _tokenize_conversation(document, tokenizer)
+      else:
+        parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
+      if not parts:
         n_skipped += 1
         continue
-      if bos_id is not None:
-        parts.insert(0, ([bos_id], parts[0][1]))
-      if eos_id is not None:
-        parts.append(([eos_id], parts[-1][1]))
       length = 0
       for ids, is_trained in parts:
         tokens.write(np.array(ids, dtype).tobytes())
@@ -133,6 +140,46 @@ def tokenize_corpus(
     np.array(draws, np.float64),
     n_skipped,
   )
+
+
+def _tokenize_text(
+  document: Document,
+  tokenizer: Tokenizer,
+  bos_id: int | None,
+  eos_id: int | None,
+) -> list[tuple[list[int], bool]]:
+  """Returns (ids, are they trained?) in order; none if there is no token."""
+  parts = [(tokenizer.encode(text), on) for text, on in document.parts]
+  if not any(ids for ids, _ in parts):
+    return []
+  if bos_id is not None:
+    parts.insert(0, ([bos_id], parts[0][1]))
+  if eos_id is not None:
+    parts.append(([eos_id], parts[-1][1]))
+  return parts
+
+
+def _tokenize_conversation(
+  document: Document, tokenizer: Tokenizer
+) -> list[tuple[list[int], bool]]:
+  """Returns (ids, are they trained?) in order; none if nothing is trained.
+
+  Each part has the ids it gets behind the one before: what is decoded begins
+  behind a prompt, and some tokenizers put a space before a text by itself.
+  """
+  template = require_chat_template(tokenizer, document.name)
+  parts: list[tuple[list[int], bool]] = []
+  before = ""
+  for text, is_trained in template.split(document.messages, document.name):
+    context = tokenizer.encode(before)
+    ids = tokenizer.encode(before + text)
+    if ids[: len(context)] == context:
+      ids = ids[len(context) :]
+    else:  # a token would reach over the end of the prompt
+      ids = tokenizer.encode(text)
+    parts.append((ids, is_trained))
+    before = text
+  return parts if any(ids and on for ids, on in parts) else []
 
 
 def split_documents(

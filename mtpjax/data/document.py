@@ -6,6 +6,12 @@ from typing import Any
 
 from mtpjax.errors import UserError
 
+# The role whose turns are trained.
+ASSISTANT = "assistant"
+# One message of a conversation: "role", "content" and what templates read
+# besides.
+Message = dict[str, Any]
+
 
 class InvalidText(UserError):
   """Text that is not Unicode; `replace_invalid` reads it as U+FFFD."""
@@ -18,12 +24,16 @@ class Document:
   Attributes:
     name: where it comes from; decides which split it belongs to.
     parts: (text, is it trained?) in order. Plain text is one trained part, a
-      prompt and its completion are (prompt, False), (completion, True). A
-      document without parts is one the source chose not to read.
+      prompt and its completion are (prompt, False), (completion, True), the
+      messages of a conversation are their contents. A document without parts
+      is one the source chose not to read.
+    messages: the conversation, if it is one: its text is the tokenizer's
+      affair. Empty if it is none.
   """
 
   name: str
   parts: tuple[tuple[str, bool], ...]
+  messages: tuple[Message, ...] = ()
 
 
 def decode_utf8(raw: bytes, where: str, replace_invalid: bool = False) -> str:
@@ -85,8 +95,10 @@ def document_from_record(
   """Makes a document of one field, or of a prompt and a completion field.
 
   Args:
-    record: a mapping from field names to str or UTF-8 bytes.
-    fields: one name (plain text) or two (prompt, completion).
+    record: a mapping from field names to str or UTF-8 bytes; a single field
+      may be a list of messages, too.
+    fields: one name (plain text or a conversation) or two (prompt,
+      completion).
     where: the document's name, and what errors name.
     replace_invalid: as in `decode_utf8`.
 
@@ -95,7 +107,8 @@ def document_from_record(
 
   Raises:
     UserError: the record is no mapping, lacks a field, or the field is not
-      a string; `InvalidText`, a kind of it, where it is not Unicode.
+      a string, nor messages; `InvalidText`, a kind of it, where it is not
+      Unicode.
   """
   if not isinstance(record, Mapping):
     raise UserError(
@@ -108,9 +121,93 @@ def document_from_record(
       raise UserError(
         f"{where}: no field {field!r}; there are {', '.join(map(str, record))}"
       )
+    if len(fields) == 1 and isinstance(record[field], list):
+      return _document_of_messages(
+        read_messages(
+          record[field], f"{where}: field {field!r}", replace_invalid
+        ),
+        where,
+      )
     texts.append(_text(record[field], where, field, replace_invalid))
   trained = (True,) if len(texts) == 1 else (False, True)
   return Document(where, tuple(zip(texts, trained, strict=True)))
+
+
+def is_conversation(value: Any) -> bool:
+  """Returns whether a prompt is messages rather than a text or ids."""
+  is_list = isinstance(value, list | tuple) and len(value) > 0
+  return is_list and isinstance(value[0], Mapping)
+
+
+def read_messages(
+  value: Any, where: str, replace_invalid: bool = False
+) -> tuple[Message, ...]:
+  """Reads the messages of a conversation.
+
+  Args:
+    value: a list of {"role": str, "content": str}; a content may also be a
+      list of {"type": "text", "text": str}, which are joined. Other keys are
+      kept for the template.
+    where: named in errors.
+    replace_invalid: as in `require_unicode`.
+
+  Returns:
+    The messages, each content a str.
+
+  Raises:
+    UserError: no messages, or one that lacks its role or its content, or has
+      them of another type; `InvalidText` where a content is not Unicode.
+  """
+  if not isinstance(value, list | tuple) or len(value) == 0:
+    raise UserError(
+      f"{where}: is no list of messages; write "
+      '[{"role": "user", "content": "..."}, ...]'
+    )
+  return tuple(
+    _message(message, f"{where}: message {number}", replace_invalid)
+    for number, message in enumerate(value)
+  )
+
+
+def _message(value: Any, where: str, replace_invalid: bool) -> Message:
+  if not isinstance(value, Mapping):
+    raise UserError(
+      f"{where}: {type(value).__name__} instead of an object with "
+      '"role" and "content"'
+    )
+  for key in ("role", "content"):
+    if key not in value:
+      raise UserError(
+        f'{where}: no "{key}"; there are {", ".join(map(str, value))}'
+      )
+  role, content = value["role"], value["content"]
+  if not isinstance(role, str) or not role:
+    raise UserError(f'{where}: "role" is {role!r}, not a name such as user')
+  if isinstance(content, list | tuple):
+    for piece in content:
+      is_text = isinstance(piece, Mapping) and piece.get("type") == "text"
+      if not is_text or not isinstance(piece.get("text"), str):
+        raise UserError(
+          f'{where}: "content" has something else than '
+          '{"type": "text", "text": "..."}; only texts are read'
+        )
+    content = "".join(piece["text"] for piece in content)
+  if not isinstance(content, str):
+    raise UserError(
+      f'{where}: "content" is {type(content).__name__}, neither a string nor '
+      "a list of texts"
+    )
+  return dict(value) | {
+    "role": require_unicode(role, where, replace_invalid),
+    "content": require_unicode(content, where, replace_invalid),
+  }
+
+
+def _document_of_messages(
+  messages: tuple[Message, ...], where: str
+) -> Document:
+  parts = [(m["content"], m["role"] == ASSISTANT) for m in messages]
+  return Document(where, tuple(parts), messages)
 
 
 def _text(value: Any, where: str, field: str, replace_invalid: bool) -> str:

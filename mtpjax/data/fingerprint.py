@@ -26,9 +26,12 @@ class SourceDigest:
   _hash: Any = dataclasses.field(default_factory=hashlib.sha256)
 
   def add(self, document: Document) -> None:
-    """Counts a document and hashes its name and parts."""
+    """Counts a document and hashes its name, parts and messages."""
     self.documents += 1
-    parts = json.dumps([document.name, document.parts]).encode()
+    content: list[Any] = [document.name, document.parts]
+    if document.messages:
+      content.append(document.messages)
+    parts = json.dumps(content).encode()
     # The length in front keeps two documents apart from one long one.
     self._hash.update(len(parts).to_bytes(8))
     self._hash.update(parts)

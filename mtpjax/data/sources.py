@@ -41,7 +41,9 @@ def read_documents(
       `python-stdlib`: the `.py` files of the running Python's library; those
         that are not UTF-8 come as documents without parts.
       `text:GLOB`: one document per file; `**` goes into subfolders.
-      `jsonl:PATH:FIELD`: one document per line; PATH may be a glob.
+      `jsonl:PATH:FIELD`: one document per line; PATH may be a glob. FIELD
+        is a text, or a conversation: a list of {"role", "content"}, of which
+        the assistant's turns are trained.
       `jsonl:PATH:PROMPT,COMPLETION`: only the completion is trained.
       `tfds:NAME:SPLIT[:FIELD]`: an array_record data set of TensorFlow
         Datasets (field `text`), found under TFDS_DATA_DIR.

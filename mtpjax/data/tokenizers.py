@@ -5,9 +5,17 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from mtpjax.data.chat import ChatTemplate
+from mtpjax.data.companions import (
+  CONFIG,
+  GENERATION,
+  TEMPLATE,
+  Companions,
+  read_companions,
+)
 from mtpjax.errors import UserError
 
 # Looked up among a tokenizer's added tokens when none are named. For EOS all
@@ -50,6 +58,14 @@ class Tokenizer(Protocol):
     """Ids that end a text; the first is the one written. May be empty."""
 
   @property
+  def adds_bos(self) -> bool:
+    """Whether a text begins with BOS, by the tokenizer's own account."""
+
+  @property
+  def chat_template(self) -> ChatTemplate | None:
+    """Makes the text of a conversation; None where there is no template."""
+
+  @property
   def fallback_ids(self) -> frozenset[int]:
     """Ids whose text depends on the whole run of such ids they stand in.
 
@@ -87,6 +103,8 @@ class ByteTokenizer:
   vocab_size = 258
   bos_id = 256
   eos_ids = (257,)
+  adds_bos = True
+  chat_template = None
   fallback_ids: frozenset[int] = frozenset()
   fingerprint = hashlib.sha256(b"mtpjax bytes 256 257").hexdigest()
 
@@ -107,18 +125,23 @@ class ByteTokenizer:
 
 
 class HfTokenizer:
-  """A `tokenizer.json`, run by the `tokenizers` library.
+  """A `tokenizer.json`, run by the `tokenizers` library, and companions.
 
   As everywhere with that library, the name of a special token in a text
   ("<|im_start|>") is read as that token; chat templates rely on it.
   """
 
   def __init__(
-    self, path: pathlib.Path, bos_token: str, eos_tokens: Sequence[str]
+    self,
+    path: pathlib.Path,
+    companions: Companions,
+    bos_token: str,
+    eos_tokens: Sequence[str],
   ):
     import tokenizers
 
     self._path = path
+    self._companions = companions
     self._json = path.read_text(encoding="utf-8")
     self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
     # Some files carry the settings of a past training run, which would cut
@@ -129,22 +152,11 @@ class HfTokenizer:
     added = self._tokenizer.get_added_tokens_decoder()
     names = {token.content for token in added.values()}
     self.vocab_size = max(vocabulary.values(), default=-1) + 1
-    bos_tokens = (
-      [bos_token] if bos_token else [t for t in BOS_TOKENS if t in names][:1]
+    self.bos_id = self._find_bos(bos_token, vocabulary, names)
+    self.eos_ids = self._find_eos(eos_tokens, vocabulary, names)
+    self.adds_bos = (
+      self._writes_bos() if companions.adds_bos is None else companions.adds_bos
     )
-    eos_tokens = eos_tokens or [t for t in EOS_TOKENS if t in names]
-    for option, tokens in (
-      ("data.bos_token", bos_tokens),
-      ("data.eos_tokens", eos_tokens),
-    ):
-      for token in tokens:
-        if token not in vocabulary:
-          raise UserError(
-            f"{option}: {token!r} is not in the vocabulary of {path}; its "
-            f"added tokens are {', '.join(sorted(names)[:20]) or 'none'}"
-          )
-    self.bos_id = vocabulary[bos_tokens[0]] if bos_tokens else None
-    self.eos_ids = tuple(vocabulary[token] for token in eos_tokens)
     self._special_ids = {i for i, token in added.items() if token.special}
     definition = json.loads(self._json)
     self.fallback_ids: frozenset[int] = frozenset()
@@ -154,7 +166,10 @@ class HfTokenizer:
         frozenset(vocabulary[name] for name in bytewise if name in vocabulary)
         | self._special_ids
       )
-    self.fingerprint = _digest(definition, self.bos_id, self.eos_ids)
+    self.chat_template = self._make_chat_template()
+    self.fingerprint = _digest(
+      definition, self.bos_id, self.eos_ids, companions.chat_template
+    )
 
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; nothing is added at either end."""
@@ -182,8 +197,87 @@ class HfTokenizer:
     return found
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes `tokenizer.json` to the folder, exactly as it was read."""
+    """Writes `tokenizer.json` and its companions, exactly as they were read."""
     (folder / "tokenizer.json").write_text(self._json, encoding="utf-8")
+    for name, raw in self._companions.files.items():
+      (folder / name).write_bytes(raw)
+
+  def _find_bos(
+    self, named: str, vocabulary: Mapping[str, int], added: Collection[str]
+  ) -> int | None:
+    """Returns the BOS id: what is named, else the folder's, else the usual."""
+    if named:
+      where, tokens = "data.bos_token", [named]
+    elif self._companions.bos_tokens is not None:
+      where = f"{self._path.with_name(CONFIG)}: bos_token"
+      tokens = [*self._companions.bos_tokens]
+    else:
+      usual = [vocabulary[t] for t in BOS_TOKENS if t in added]
+      return usual[0] if usual else None
+    return next(iter(self._ids_of(tokens, where, vocabulary, added)), None)
+
+  def _find_eos(
+    self,
+    named: Sequence[str],
+    vocabulary: Mapping[str, int],
+    added: Collection[str],
+  ) -> tuple[int, ...]:
+    """Returns the EOS ids, in the order of `_find_bos`."""
+    if named:
+      return self._ids_of(named, "data.eos_tokens", vocabulary, added)
+    tokens, ids = self._companions.eos_tokens, self._companions.eos_ids
+    if not tokens and not ids:
+      return tuple(vocabulary[t] for t in EOS_TOKENS if t in added)
+    self._require_ids(ids, vocabulary)
+    where = f"{self._path.with_name(CONFIG)}: eos_token"
+    written = self._ids_of(tokens, where, vocabulary, added)
+    return tuple(dict.fromkeys((*written, *ids)))
+
+  def _ids_of(
+    self,
+    tokens: Iterable[str],
+    where: str,
+    vocabulary: Mapping[str, int],
+    added: Collection[str],
+  ) -> tuple[int, ...]:
+    found = []
+    for token in tokens:
+      if token not in vocabulary:
+        raise UserError(
+          f"{where}: {token!r} is not in the vocabulary of {self._path}; its "
+          f"added tokens are {', '.join(sorted(added)[:20]) or 'none'}"
+        )
+      found.append(vocabulary[token])
+    return tuple(found)
+
+  def _require_ids(
+    self, ids: Iterable[int], vocabulary: Mapping[str, int]
+  ) -> None:
+    there = set(vocabulary.values())
+    for i in ids:
+      if i not in there:
+        raise UserError(
+          f"{self._path.with_name(GENERATION)}: eos_token_id {i} is not in the "
+          f"vocabulary of {self._path}; correct it, or name the EOS tokens "
+          "with --data.eos-tokens"
+        )
+
+  def _writes_bos(self) -> bool:
+    """Returns whether the file itself puts BOS in front of a text."""
+    ids = self._tokenizer.encode("", add_special_tokens=True).ids
+    return self.bos_id is not None and ids[:1] == [self.bos_id]
+
+  def _make_chat_template(self) -> ChatTemplate | None:
+    source = self._companions.chat_template
+    if source is None:
+      return None
+    file = self._path.with_name(self._companions.template_file)
+    bos_ids = () if self.bos_id is None else (self.bos_id,)
+    bos, eos = (
+      (self._tokenizer.id_to_token(ids[0]) or "") if ids else ""
+      for ids in (bos_ids, self.eos_ids)
+    )
+    return ChatTemplate(source, str(file), bos, eos)
 
 
 def load_tokenizer(
@@ -192,15 +286,20 @@ def load_tokenizer(
   """Loads a tokenizer.
 
   Args:
-    spec: `bytes`, or the path of a `tokenizer.json` or of a folder with one.
-    bos_token: the BOS token; empty looks the usual names up.
-    eos_tokens: the EOS tokens; empty looks the usual names up.
+    spec: `bytes`, or the path of a `tokenizer.json`, which is read alone, or
+      of a folder with one, as Hugging Face publishes it: what lies beside it
+      (`tokenizer_config.json`, `generation_config.json` and
+      `chat_template.jinja`) is read too.
+    bos_token: the BOS token; empty takes what the folder says, and if it does
+      not looks the usual names up.
+    eos_tokens: the same for all EOS tokens; the first is the one written.
 
   Returns:
     The tokenizer.
 
   Raises:
-    UserError: no such file, not a tokenizer, or a token it does not have.
+    UserError: no such file, not a tokenizer, a damaged file beside it, or a
+      token it does not have.
   """
   if spec == "bytes":
     if bos_token or eos_tokens:
@@ -211,15 +310,17 @@ def load_tokenizer(
       )
     return ByteTokenizer()
   path = pathlib.Path(spec).expanduser()
-  if path.is_dir():
-    path = path / "tokenizer.json"
+  folder = path if path.is_dir() else None
+  if folder is not None:
+    path = folder / "tokenizer.json"
   if not path.is_file():
     raise UserError(
       f"data.tokenizer: {spec!r} is no such file; give `bytes` or the path of "
       "a tokenizer.json (`mtpjax tokenizer` trains one)"
     )
+  companions = Companions() if folder is None else read_companions(folder)
   try:
-    return HfTokenizer(path, bos_token, eos_tokens)
+    return HfTokenizer(path, companions, bos_token, eos_tokens)
   except UserError:
     raise
   # The library's Rust side raises plain Exception.
@@ -229,6 +330,25 @@ def load_tokenizer(
       f"data.tokenizer: {spec!r} is not a tokenizer.json ({reason}); give "
       "one that the `tokenizers` library can load"
     ) from error
+
+
+def require_chat_template(tokenizer: Tokenizer, where: str) -> ChatTemplate:
+  """Returns the chat template of a tokenizer.
+
+  Args:
+    tokenizer: any.
+    where: the conversation; named in the error.
+
+  Raises:
+    UserError: it has none.
+  """
+  if tokenizer.chat_template is None:
+    raise UserError(
+      f"{where}: is a conversation, and the tokenizer has no chat template; "
+      "give as --data.tokenizer a folder whose tokenizer.json lies beside a "
+      f"{TEMPLATE}, or a {CONFIG} with chat_template"
+    )
+  return tokenizer.chat_template
 
 
 def _bytes_of(
@@ -280,8 +400,15 @@ def _byte_level_alphabet() -> dict[str, int]:
   return {chr(byte): byte for byte in printable} | shifted
 
 
-def _digest(definition: Any, bos_id: int | None, eos_ids: Sequence[int]) -> str:
+def _digest(
+  definition: Any,
+  bos_id: int | None,
+  eos_ids: Sequence[int],
+  chat_template: str | None,
+) -> str:
   identity = {"tokenizer": definition, "bos": bos_id, "eos": list(eos_ids)}
+  if chat_template is not None:
+    identity["chat_template"] = chat_template
   # Sorted keys: the same tokenizer, written with other white space, is equal.
   return hashlib.sha256(
     json.dumps(identity, sort_keys=True).encode()
