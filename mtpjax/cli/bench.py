@@ -116,7 +116,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     type=_names,
     default=(),
     metavar="STR,...",
-    help="prompts of a run: code, prose, structured, held-out; default "
+    help="prompts of a run: code, prose, structured, chat, held-out; default "
     "held-out, or --prompts alone",
   )
   decode.add_argument(

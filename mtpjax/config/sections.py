@@ -216,8 +216,14 @@ class Data:
   path: str = field("runs/data", "folder of the prepared rows", True)
   sources: tuple[str, ...] = field(
     ("python-stdlib",),
-    "python-stdlib, text:GLOB, jsonl:PATH:FIELD (texts, or chats as lists of "
-    "messages), jsonl:PATH:PROMPT,COMPLETION or tfds:NAME:SPLIT[:FIELD]",
+    "python-stdlib, python-package:NAME, text:GLOB, jsonl:PATH:FIELD (texts, "
+    "or chats as lists of messages), jsonl:PATH:PROMPT,COMPLETION or "
+    "tfds:NAME:SPLIT[:FIELD]",
+  )
+  validation_sources: tuple[str, ...] = field(
+    (),
+    "sources of their own for validation; empty holds out a share of the "
+    "documents of data.sources",
   )
   tokenizer: str = field("bytes", "bytes, a tokenizer.json, or a folder with one and what belongs to it")
   row_length: int = field(512, "tokens per row")

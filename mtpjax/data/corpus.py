@@ -29,7 +29,7 @@ class Corpus:
     loss_mask_T: may the token be a target? (bool)
     lengths_N: tokens of each document, BOS and EOS included.
     draws_N: a number in [0, 1) of each document's name and the seed; those
-      with the smallest are held out.
+      with the smallest are held out. -1 and 2 where the source decides.
     n_skipped: documents that had no token, and conversations in which the
       assistant says nothing.
   """
@@ -127,7 +127,13 @@ def tokenize_corpus(
         mask.write((b"\x01" if is_trained else b"\x00") * len(ids))
         length += len(ids)
       lengths.append(length)
-      draws.append(held_out_draw(seed, document.name))
+      draws.append(
+        held_out_draw(seed, document.name)
+        if document.is_held_out is None
+        else -1.0
+        if document.is_held_out
+        else 2.0
+      )
       n_tokens += length
       if n_tokens - reported >= _REPORT_EVERY:
         report(len(lengths), n_tokens)

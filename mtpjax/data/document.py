@@ -29,11 +29,14 @@ class Document:
       is one the source chose not to read.
     messages: the conversation, if it is one: its text is the tokenizer's
       affair. Empty if it is none.
+    is_held_out: whether its source says that it is for validation; None where
+      its name decides.
   """
 
   name: str
   parts: tuple[tuple[str, bool], ...]
   messages: tuple[Message, ...] = ()
+  is_held_out: bool | None = None
 
 
 def decode_utf8(raw: bytes, where: str, replace_invalid: bool = False) -> str:

@@ -22,6 +22,7 @@ class SourceDigest:
   """What has been read of one source: documents and a hash of them all."""
 
   spec: str
+  is_validation: bool = False
   documents: int = 0
   _hash: Any = dataclasses.field(default_factory=hashlib.sha256)
 
@@ -38,11 +39,12 @@ class SourceDigest:
 
   def to_dict(self) -> dict[str, Any]:
     """Returns spec, document count and SHA-256 (hex)."""
+    split = {"split": "validation"} if self.is_validation else {}
     return {
       "spec": self.spec,
       "documents": self.documents,
       "sha256": self._hash.hexdigest(),
-    }
+    } | split
 
 
 def read_sources(
@@ -51,7 +53,8 @@ def read_sources(
   """Reads the documents of all sources, one source after the other.
 
   Args:
-    config: `sources`, `max_documents` and `replace_invalid_utf8` are used.
+    config: `sources`, `validation_sources`, `max_documents` and
+      `replace_invalid_utf8` are used.
     digests: gets one digest per source, complete when the iterator ends.
 
   Yields:
@@ -62,18 +65,24 @@ def read_sources(
     UserError: a source is malformed or unreadable.
   """
   # All specs are looked at before the first, possibly long, source is read.
-  sources = [
-    read_documents(spec, config.replace_invalid_utf8) for spec in config.sources
-  ]
+  specs = (*config.sources, *config.validation_sources)
+  sources = [read_documents(spec, config.replace_invalid_utf8) for spec in specs]
   digests += [SourceDigest(spec) for spec in config.sources]
+  digests += [SourceDigest(spec, True) for spec in config.validation_sources]
+  has_validation = bool(config.validation_sources)
   n_documents = 0
   for source, digest in zip(sources, digests, strict=True):
     for document in source:
-      if document.parts:
+      if document.parts and not digest.is_validation:
         if config.max_documents and n_documents == config.max_documents:
-          return
+          break
         n_documents += 1
+      if document.parts:
         digest.add(document)
+      if has_validation:
+        document = dataclasses.replace(
+          document, is_held_out=digest.is_validation
+        )
       yield document
 
 

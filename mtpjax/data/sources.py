@@ -2,6 +2,7 @@
 
 import dataclasses
 import glob
+import importlib.util
 import io
 import json
 import os
@@ -15,13 +16,13 @@ from mtpjax.data.document import Document, decode_utf8, document_from_record
 from mtpjax.data.tfds_source import read_tfds
 from mtpjax.errors import UserError
 
-KINDS = ("python-stdlib", "text", "jsonl", "tfds")
+KINDS = ("python-stdlib", "python-package", "text", "jsonl", "tfds")
 FORMS = (
-  "python-stdlib, text:GLOB, jsonl:PATH:FIELD, jsonl:PATH:PROMPT,COMPLETION "
-  "or tfds:NAME:SPLIT[:FIELD]"
+  "python-stdlib, python-package:NAME, text:GLOB, jsonl:PATH:FIELD, "
+  "jsonl:PATH:PROMPT,COMPLETION or tfds:NAME:SPLIT[:FIELD]"
 )
 # Not part of the library proper: installed packages and its own tests.
-STDLIB_SKIPPED_FOLDERS = {
+SKIPPED_FOLDERS = {
   "site-packages",
   "dist-packages",
   "test",
@@ -40,6 +41,7 @@ def read_documents(
     spec: one of
       `python-stdlib`: the `.py` files of the running Python's library; those
         that are not UTF-8 come as documents without parts.
+      `python-package:NAME`: those of an installed package.
       `text:GLOB`: one document per file; `**` goes into subfolders.
       `jsonl:PATH:FIELD`: one document per line; PATH may be a glob. FIELD
         is a text, or a conversation: a list of {"role", "content"}, of which
@@ -65,7 +67,9 @@ def read_documents(
   if (kind == "python-stdlib") != (spec == kind):
     raise UserError(f"source {spec!r} is incomplete; write {FORMS}")
   if kind == "python-stdlib":
-    return _read_stdlib(pathlib.Path(sysconfig.get_path("stdlib")))
+    return _read_python(pathlib.Path(sysconfig.get_path("stdlib")), kind)
+  if kind == "python-package":
+    return _read_python(_package_folder(rest, spec), rest)
   if kind == "text":
     return _read_text(rest, spec, replace_invalid_utf8)
   if kind == "jsonl":
@@ -140,12 +144,24 @@ def _read_jsonl(
         yield dataclasses.replace(document, name=f"{name}:{number}")
 
 
-def _read_stdlib(root: pathlib.Path) -> Iterator[Document]:
+def _package_folder(name: str, spec: str) -> pathlib.Path:
+  # Names with a dot would be imported to be found.
+  found = importlib.util.find_spec(name) if name.isidentifier() else None
+  places = (found and found.submodule_search_locations) or ()
+  for place in places:
+    return pathlib.Path(place)
+  raise UserError(
+    f"source {spec!r} names no installed package; give the name that is "
+    "imported, as python-package:numpy"
+  )
+
+
+def _read_python(root: pathlib.Path, prefix: str) -> Iterator[Document]:
   for folder, folders, files in os.walk(root):
-    folders[:] = sorted(set(folders) - STDLIB_SKIPPED_FOLDERS)
+    folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
     for file in sorted(f for f in files if f.endswith(".py")):
       path = pathlib.Path(folder, file)
-      name = f"python-stdlib/{path.relative_to(root).as_posix()}"
+      name = f"{prefix}/{path.relative_to(root).as_posix()}"
       text = _utf8_source(path.read_bytes())
       yield Document(name, () if text is None else ((text, True),))
 

@@ -2,6 +2,7 @@
 
 from mtpjax.evals.acceptance import Acceptance, count_acceptance
 from mtpjax.evals.bench_modes import default_modes, mode_spec, mode_specs
+from mtpjax.evals.class_report import report_classes
 from mtpjax.evals.decode_speed import ModeSpeed
 from mtpjax.evals.decode_speed import measure as measure_decoding
 from mtpjax.evals.pass_costs import (
@@ -28,4 +29,5 @@ __all__ = [
   "measure_pass_costs",
   "mode_spec",
   "mode_specs",
+  "report_classes",
 ]

@@ -5,7 +5,7 @@ Axes: B texts, T positions, M drafted depths, N generated tokens, V vocabulary.
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from mtpjax.decode import Request, Result, noise
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.budget import MISS
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import masks, unembed
 
 _UNKNOWN = -1
 
@@ -86,8 +86,9 @@ def _ranks_of_text(
 
   def of_depth(depth: int) -> jax.Array:
     head = jax.tree.map(lambda leaf: leaf[depth - 1], params["heads"])
-    hidden_BTD = model.head.apply({"params": head}, out.tap_BTD, context)
-    logits_TV = model.trunk.logits(lm, cast(jax.Array, hidden_BTD))[0]
+    hidden_BTD = model.apply_head(head, lm["final_norm"], out.tap_BTD, context)
+    own_DV = head.get("unembedding", model.trunk.unembedding(lm))
+    logits_TV = unembed(hidden_BTD, own_DV)[0]
     noise_TV = noise.position_noise(
       keys_B, positions_BT + 1 + depth, logits_TV.shape[-1]
     )[0]

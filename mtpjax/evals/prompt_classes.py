@@ -1,5 +1,7 @@
 """Prompts of our own, by class: how far drafts reach depends on the text."""
 
+from typing import Any
+
 # Each breaks off where there is more to say, so that a model goes on.
 _CODE = (
   '''def mean(values):
@@ -86,8 +88,20 @@ database:
   host:""",
 )
 
-PROMPT_CLASSES: dict[str, tuple[str, ...]] = {
+_CHAT = tuple(
+  ({"role": "user", "content": question},)
+  for question in (
+    "Why is the sky blue? Explain it to a child.",
+    "Write a short thank-you note to a neighbour who watered my plants.",
+    "Give me three tips for learning a new language.",
+    "What is the difference between a list and a tuple in Python?",
+  )
+)
+
+# Texts, or conversations that a model with a chat template answers.
+PROMPT_CLASSES: dict[str, tuple[Any, ...]] = {
   "code": _CODE,
   "prose": _PROSE,
   "structured": _STRUCTURED,
+  "chat": _CHAT,
 }

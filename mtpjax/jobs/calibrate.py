@@ -16,6 +16,7 @@ from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
 from mtpjax.evals import figures, held_out_requests
 from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.class_report import decode_texts
 from mtpjax.evals.pass_costs import (
   COST_SIZES,
   measure_draft_secs,
@@ -26,7 +27,6 @@ from mtpjax.jobs.bench.report import make_report, print_rows
 # Gain below which none is taken: measured costs differ by as much from run to
 # run, and drafts that lose cost as much as drafts that win bring.
 _MARGIN = 0.1
-_BATCH = 8  # texts decoded together to be ranked
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,14 +170,10 @@ class _Ranker:
 def _decode(
   loaded: api.Loaded, tree: decode.Tree, requests: Sequence[decode.Request]
 ) -> list[decode.Result]:
-  spec = decode.Spec(loaded.model, tree, decode.Stages.of(requests))
-  results: dict[int, decode.Result] = {}
-  for latest in decode.generate(
-    [spec], loaded.decode_params, requests, loaded.tokenizer.eos_ids,
-    min(_BATCH, len(requests)), 64,
-  ):  # fmt: skip
-    results |= latest
-  return [results[i] for i in range(len(requests))]
+  return decode_texts(
+    loaded.model, loaded.decode_params, tree, requests,
+    loaded.tokenizer.eos_ids,
+  )  # fmt: skip
 
 
 def _measure(

@@ -1,20 +1,24 @@
 """`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import rich.console
 import rich.table
 
-from mtpjax import api, parallel
+from mtpjax import api, decode, parallel
 from mtpjax.data import Rows
 from mtpjax.decode import Stages
 from mtpjax.errors import UserError
 from mtpjax.evals import (
+  PROMPT_CLASSES,
+  class_requests,
   held_out_requests,
   make_evaluator,
   measure_decoding,
   mode_specs,
+  report_classes,
 )
 
 _PROMPTS = 8
@@ -29,6 +33,7 @@ def run(
   batches: int = 0,
   data_path: str = "",
   with_decoding: bool = False,
+  classes: Sequence[str] = (),
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on prepared rows.
 
@@ -41,17 +46,23 @@ def run(
     data_path: prepared rows; empty takes those of the run.
     with_decoding: also decode held-out prompts, one at a time, with the
       next-token head alone and self-speculatively.
+    classes: of prompts, see `evals.PROMPT_CLASSES`: instead of all this, report
+      how often heads predict what the model itself chooses, and what drafts
+      bring; see `evals.report_classes`.
 
   Returns:
     {"step", "split", "offsets", "loss_by_offset", "accuracy_by_offset",
     "targets_by_offset"}; losses in nats per target. With decoding also
     {"tokens_per_pass", "plain_tokens_per_sec", "speculative_tokens_per_sec",
-    "ratio", "outputs_identical"}.
+    "ratio", "outputs_identical"}. With
+    classes {"step", "classes"}.
 
   Raises:
     UserError: no such work directory, checkpoint, data or split.
   """
   loaded = api.load(workdir, step)
+  if classes:
+    return _by_class(loaded, classes, console)
   config = loaded.config
   rows = loaded.open_rows(split, data_path)
   if not len(rows):
@@ -98,6 +109,56 @@ def run(
     )
   console.print(table)
   return figures
+
+
+def _by_class(
+  loaded: api.Loaded, classes: Sequence[str], console: rich.console.Console
+) -> dict[str, Any]:
+  """Reports what heads bring on prompts of these classes."""
+  depths = loaded.model.heads.chain_length
+  if not depths:
+    raise UserError(
+      f"--classes: heads.offsets {loaded.config.heads.offsets} of "
+      f"{loaded.workdir} have no offset 2 to draft with"
+    )
+  prompts = {}
+  for kind in classes:
+    if kind not in PROMPT_CLASSES:
+      raise UserError(
+        f"--classes: {kind!r} is not one of {', '.join(PROMPT_CLASSES)}"
+      )
+    prompts[kind] = class_requests(
+      {kind: [loaded.encode(p, f"class {kind}") for p in PROMPT_CLASSES[kind]]},
+      _NEW_TOKENS // 2,
+    )
+  trees = {
+    "chain": decode.Tree.chain(depths),
+    "medusa-63": decode.parse_tree("medusa-63").cut(depths),
+  }
+  with console.status("decoding prompts"):
+    rows = report_classes(
+      loaded.model, loaded.params, loaded.decode_params, prompts, trees,
+      loaded.tokenizer.eos_ids,
+    )  # fmt: skip
+  table = rich.table.Table(
+    title=f"{loaded.workdir}, step {loaded.step}: % of the model's own tokens "
+    "that a head ranks first / among its first five; tokens per pass"
+  )
+  table.add_column("class")
+  for offset in loaded.config.heads.offsets[1 : depths + 1]:
+    table.add_column(f"offset {offset}", justify="right")
+  for name in (*trees, "same"):
+    table.add_column(name, justify="right")
+  for row in rows:
+    both = zip(row["top_1_by_offset"], row["top_5_by_offset"], strict=True)
+    table.add_row(
+      row["class"],
+      *(f"{100 * one:.1f} / {100 * five:.1f}" for one, five in both),
+      *(f"{value:.2f}" for value in row["tokens_per_pass"].values()),
+      "yes" if row["outputs_identical"] else "NO",
+    )
+  console.print(table)
+  return {"step": loaded.step, "classes": rows}
 
 
 def _decode(

@@ -84,7 +84,10 @@ def trained_requests(
       )
       prompts[kind] = [list(request.ids) for request in requests]
     else:
-      prompts[kind] = [loaded.encode(text) for text in PROMPT_CLASSES[kind]]
+      prompts[kind] = [
+        loaded.encode(prompt, f"class {kind}")
+        for prompt in PROMPT_CLASSES[kind]
+      ]
   if file is not None:
     for kind, own in read_class_prompts(file).items():
       prompts.setdefault(kind, []).extend(map(loaded.encode, own))
