@@ -181,12 +181,20 @@ def require_prepared_for(config: Data, tokenizer: Tokenizer) -> dict[str, Any]:
   fingerprint = load_fingerprint(path)
   there = fingerprint["identity"]
   require_same(path, there, settings_of(config, tokenizer))
-  specs = [source["spec"] for source in there["sources"]]
-  if specs != list(config.sources):
-    raise UserError(
-      f"{path}: holds other data (sources {','.join(specs)}, not "
-      f"{','.join(config.sources)}); take another --data.path or delete it"
-    )
+  for name, wanted, is_validation in (
+    ("sources", config.sources, False),
+    ("validation sources", config.validation_sources, True),
+  ):
+    specs = [
+      source["spec"]
+      for source in there["sources"]
+      if ("split" in source) == is_validation
+    ]
+    if specs != list(wanted):
+      raise UserError(
+        f"{path}: holds other data ({name} {','.join(specs) or 'none'}, not "
+        f"{','.join(wanted) or 'none'}); take another --data.path or delete it"
+      )
   return fingerprint
 
 

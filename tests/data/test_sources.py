@@ -41,7 +41,9 @@ def test_stdlib_skips_files_in_another_coding(tmp_path):
   (tmp_path / "c.py").write_bytes(b"x = '\xff'\n")
   (tmp_path / "d.py").write_bytes(b"# coding: nonsense\n")
   (tmp_path / "e.txt").write_text("no Python")
-  found = {d.name: d.parts for d in sources._read_python(tmp_path, "python-stdlib")}
+  found = {
+    d.name: d.parts for d in sources._read_python(tmp_path, "python-stdlib")
+  }
   assert found == {
     "python-stdlib/a.py": (("x = 'é'\n", True),),
     "python-stdlib/b.py": (),
