@@ -7,7 +7,14 @@ import sys
 from collections.abc import Sequence
 
 from mtpjax._version import __version__
-from mtpjax.cli import bench, calibrate, experiment, generate, tokenizer
+from mtpjax.cli import (
+  bench,
+  calibrate,
+  convert,
+  experiment,
+  generate,
+  tokenizer,
+)
 from mtpjax.cli.arguments import Parser
 from mtpjax.errors import UserError
 
@@ -22,7 +29,9 @@ def _build_parser() -> Parser:
   commands = parser.add_subparsers(
     dest="command", metavar="COMMAND", required=True
   )
-  for command in (experiment, generate, calibrate, bench, tokenizer):
+  for command in (
+    experiment, generate, calibrate, bench, tokenizer, convert
+  ):  # fmt: skip
     command.add(commands)
   return parser
 

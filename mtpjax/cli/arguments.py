@@ -111,6 +111,11 @@ def list_of(kind: Any, least: int | None = None) -> Any:
   return parse
 
 
+def names(text: str) -> tuple[str, ...]:
+  """An argument type: names, separated by commas."""
+  return tuple(name.strip() for name in text.split(","))
+
+
 def given_overrides(args: argparse.Namespace) -> dict[str, str]:
   """Returns the overrides among the arguments, by path."""
   paths = {path for path, _ in config_lib.fields()}

@@ -12,6 +12,7 @@ from mtpjax.cli.arguments import (
   given_overrides,
   int_from,
   list_of,
+  names,
   override_config,
 )
 from mtpjax.errors import UserError
@@ -31,12 +32,8 @@ _BENCH_OVERRIDES = {
 }  # fmt: skip
 
 
-def _names(text: str) -> tuple[str, ...]:
-  return tuple(text.split(","))
-
-
 def _modes(text: str) -> tuple[str, ...]:
-  modes = _names(text)
+  modes = names(text)
   for mode in modes:
     if mode not in config_lib.DECODE_MODES:
       raise argparse.ArgumentTypeError(
@@ -113,7 +110,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
   )
   decode.add_argument(
     "--classes",
-    type=_names,
+    type=names,
     default=(),
     metavar="STR,...",
     help="prompts of a run: code, prose, structured, chat, held-out; default "

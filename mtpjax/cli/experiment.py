@@ -9,6 +9,7 @@ from mtpjax.cli.arguments import (
   add_json,
   add_overrides,
   int_from,
+  names,
   override_config,
 )
 
@@ -66,6 +67,33 @@ def add(commands: Any) -> None:
     action="store_true",
     help="also decode held-out prompts, plainly and self-speculatively",
   )
+  evaluate.add_argument(
+    "--classes",
+    type=names,
+    default=(),
+    metavar="STR,...",
+    help="instead: what heads and drafts bring on prompts of these classes: "
+    "code, prose, structured, chat",
+  )
+  evaluate.add_argument(
+    "--tasks",
+    type=names,
+    default=(),
+    metavar="STR,...",
+    help="instead: tasks of the lm-evaluation-harness, NAME,NAME or YAML files "
+    "(extra: eval)",
+  )
+  evaluate.add_argument(
+    "--limit",
+    type=int_from(1),
+    help="documents of each of --tasks at most; default all",
+  )
+  evaluate.add_argument(
+    "--batch-size",
+    type=int_from(1),
+    default=8,
+    help="texts of --tasks scored at a time",
+  )
   evaluate.set_defaults(run=_evaluate)
   add_json(evaluate)
 
@@ -84,9 +112,15 @@ def _train(args: argparse.Namespace, console: Any) -> Any:
 
 
 def _evaluate(args: argparse.Namespace, console: Any) -> Any:
+  if args.tasks:
+    from mtpjax.jobs import harness
+
+    return harness.run(
+      args.workdir, args.tasks, args.limit, args.batch_size, console, args.step
+    )
   from mtpjax.jobs import evaluate
 
   return evaluate.run(
     args.workdir, console, args.step, args.split, args.batches,
-    args.data_path, args.decode,
+    args.data_path, args.decode, args.classes,
   )  # fmt: skip

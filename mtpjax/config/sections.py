@@ -14,7 +14,7 @@ REMAT_POLICIES = ("none", "full", "dots")
 LOSS_MODES = ("fused", "remat", "unrolled")
 LOSS_TARGETS = ("labels", "teacher_argmax", "teacher_soft")
 DTYPES = ("float32", "bfloat16", "float64")
-HEAD_KINDS = ("block", "linear", "medusa")
+HEAD_KINDS = ("block", "linear", "medusa", "sequential")
 TAPS = ("before_last", "last", "normed")
 UNEMBEDDINGS = ("shared", "copied")
 ROPE_SCALINGS = ("none", "linear", "llama3")
@@ -96,7 +96,9 @@ class Model:
 class Heads:
   """Which future tokens are predicted, and by what kind of head."""
 
-  kind: str = field("block", "kind of the extra heads: block, linear, medusa")
+  kind: str = field(
+    "block", "kind of the extra heads: block, linear, medusa or sequential"
+  )
   offsets: tuple[int, ...] = field(
     (1, 2, 3, 4), "offsets predicted; offset 1 is the model's own output"
   )
@@ -137,6 +139,17 @@ class Heads:
       "heads.offsets", self.offsets,
       "must rise strictly and begin with 1, as in 1,2,3,4",
     )  # fmt: skip
+    if self.kind == "sequential":
+      require(
+        self.tap == "last", "heads.tap", self.tap,
+        "is not what sequential heads read; give --heads.tap last",
+      )  # fmt: skip
+      run = tuple(range(1, len(self.offsets) + 1))
+      require(
+        self.offsets == run, "heads.offsets", self.offsets,
+        "leaves an offset out, and each sequential head goes on from the one "
+        f"before; give {','.join(map(str, run))}",
+      )  # fmt: skip
 
   @property
   def n_extra(self) -> int:
@@ -225,7 +238,10 @@ class Data:
     "sources of their own for validation; empty holds out a share of the "
     "documents of data.sources",
   )
-  tokenizer: str = field("bytes", "bytes, a tokenizer.json, or a folder with one and what belongs to it")
+  tokenizer: str = field(
+    "bytes",
+    "bytes, a tokenizer.json, or a folder with one and what belongs to it",
+  )
   row_length: int = field(512, "tokens per row")
   validation_fraction: float = field(0.05, "share of documents held out")
   add_bos: bool = field(True, "begin every document with the BOS id")

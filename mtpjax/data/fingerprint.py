@@ -66,7 +66,9 @@ def read_sources(
   """
   # All specs are looked at before the first, possibly long, source is read.
   specs = (*config.sources, *config.validation_sources)
-  sources = [read_documents(spec, config.replace_invalid_utf8) for spec in specs]
+  sources = [
+    read_documents(spec, config.replace_invalid_utf8) for spec in specs
+  ]
   digests += [SourceDigest(spec) for spec in config.sources]
   digests += [SourceDigest(spec, True) for spec in config.validation_sources]
   has_validation = bool(config.validation_sources)

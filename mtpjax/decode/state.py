@@ -86,7 +86,7 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
   """
 
   def unstack(params):
-    lm = params["lm"] | {"layers": unstack_layers(params["lm"]["layers"])}
+    lm = model.trunk.for_decoding(params["lm"])
     heads = unstack_layers(params["heads"]) if "heads" in params else ()
     return jax.tree.map(
       lambda leaf: leaf.astype(model.config.dtype), {"lm": lm, "heads": heads}

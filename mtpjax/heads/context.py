@@ -14,8 +14,11 @@ class HeadContext(struct.PyTreeNode):
     mask: who reads whom.
     cache: the head's own keys and values in decoding; None in training and
       for kinds that keep none.
+    ahead_BTD: embeddings of the tokens that a sequential head is told, those
+      k ahead of the rows; None for other kinds.
   """
 
   positions_BT: jax.Array
   mask: masks.AttentionMask
   cache: attention.KeyValues | None = None
+  ahead_BTD: jax.Array | None = None

@@ -32,12 +32,19 @@ def train_flops_per_token(
   """
   c = model.config
   abstract = model.abstract()
-  weights = count_values(abstract["lm"]["layers"])
+  lm = abstract["lm"]
+  if model.foreign_trunk is None:
+    weights = count_values(lm["layers"])
+  else:
+    # All but the tables, of which the unembedding is counted below.
+    tables = 1 if model.foreign_trunk.is_embedding else 2
+    weights = count_values(lm["module"]) - tables * c.d_model * c.vocab_size
   layers, offsets = model.trunk_layers, 1
   if with_heads and model.heads.n_extra:
     weights += count_values(abstract["heads"])
     offsets += model.heads.n_extra
-    layers += model.heads.n_extra * (model.heads.kind == "block")
+    has_layer = model.heads.kind in ("block", "sequential")
+    layers += model.heads.n_extra * has_layer
   weights += offsets * c.d_model * c.vocab_size
   attention = 6 * layers * row_length * c.n_attention_heads * c.d_head
   return 6.0 * weights + attention

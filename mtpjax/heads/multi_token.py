@@ -17,13 +17,22 @@ from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.linear import LinearHead
 from mtpjax.heads.medusa import MedusaHead
-from mtpjax.model import KeyValues, Trunk, TrunkOutput, masks, unembed
+from mtpjax.heads.sequential import SequentialHead
+from mtpjax.model import (
+  KeyValues,
+  Trunk,
+  TrunkOutput,
+  gradient_probe,
+  masks,
+  unembed,
+)
 from mtpjax.model.foreign import ForeignModule, ForeignTrunk
 
 HEADS: dict[str, type[nn.Module]] = {
   "block": BlockHead,
   "linear": LinearHead,
   "medusa": MedusaHead,
+  "sequential": SequentialHead,
 }
 
 
@@ -66,6 +75,16 @@ class MultiTokenModel:
       raise UserError(
         "model.dtype: float64 needs JAX's 64-bit mode; set JAX_ENABLE_X64=1"
       )
+    if self.is_chain and self.foreign_trunk is not None:
+      raise UserError(
+        "heads.kind: 'sequential' reads embeddings, which a trunk of one's own "
+        "keeps to itself; use another kind"
+      )
+
+  @property
+  def is_chain(self) -> bool:
+    """Does each extra head go on from the state of the one before?"""
+    return self.heads.kind == "sequential"
 
   @property
   def head(self) -> nn.Module:
@@ -128,7 +147,11 @@ class MultiTokenModel:
   def _example(self) -> tuple[jax.Array, HeadContext]:
     positions_BT = jnp.zeros((1, 1), jnp.int32)
     hidden_BTD = jnp.zeros((1, 1, self.config.d_model), self.config.dtype)
-    context = HeadContext(positions_BT, masks.packed(positions_BT))
+    context = HeadContext(
+      positions_BT,
+      masks.packed(positions_BT),
+      ahead_BTD=hidden_BTD if self.is_chain else None,
+    )
     return hidden_BTD, context
 
   def _abstract_head(self) -> Any:
@@ -233,6 +256,68 @@ class MultiTokenModel:
     if self.heads.tap == "normed":
       return hidden_BTD
     return self.trunk.final_norm(norm_params, hidden_BTD)
+
+  def embed(self, lm_params: Any, tokens_BT: jax.Array) -> jax.Array:
+    """Returns the embeddings [B, T, D] of tokens, as the trunk has them."""
+    table_VD = parallel.constrain(
+      lm_params["embedding"].astype(self.config.dtype),
+      self.mesh, "vocab", "width",
+    )  # fmt: skip
+    return parallel.constrain(
+      table_VD[tokens_BT], self.mesh, "batch", "time", "width"
+    )
+
+  def apply_chain(
+    self,
+    head_params: Any,
+    lm_params: Any,
+    tap_BTD: jax.Array,
+    tokens_BT: jax.Array,
+    context: HeadContext,
+    probes_M: jax.Array,
+  ) -> jax.Array:
+    """Runs all sequential heads over whole texts, each told the text itself.
+
+    Differentiated, it keeps the states between the heads and computes what is
+    inside of a head anew.
+
+    Args:
+      head_params: params["heads"], stacked [M - 1, ...].
+      lm_params: params["lm"]; its embedding is used.
+      tap_BTD: h^0, the tapped states.
+      tokens_BT: the texts, packed. A row whose document ends before the token
+        it is told gets any; no target depends on it.
+      context: positions and mask of the rows.
+      probes_M: floats [M - 1]; see `gradient_probe`. Each is put before a head,
+        and reads the gradient that this and all later offsets send there.
+
+    Returns:
+      h^1 .. h^{M-1}, [M - 1, B, T, D], before the final norm.
+    """
+    n = self.heads.n_extra
+    table_V = lm_params["embedding"]
+    padded_BT = jnp.pad(tokens_BT, ((0, 0), (0, n)))
+
+    @jax.checkpoint
+    def one(params, hidden_BTD, ahead, probe):
+      ahead_BT = jax.lax.dynamic_slice_in_dim(
+        padded_BT, ahead, tokens_BT.shape[1], axis=1
+      )
+      hidden_BTD = self.head.apply(
+        {"params": params},
+        gradient_probe(hidden_BTD, probe),
+        context.replace(ahead_BTD=self.embed({"embedding": table_V}, ahead_BT)),
+      )
+      return parallel.constrain(hidden_BTD, self.mesh, "batch", "time", "width")
+
+    def body(hidden_BTD, xs):
+      hidden_BTD = one(xs[0], hidden_BTD, *xs[1:])
+      return hidden_BTD, hidden_BTD
+
+    _, hidden_MBTD = jax.lax.scan(
+      body, tap_BTD, (head_params, jnp.arange(1, n + 1), probes_M)
+    )
+    return hidden_MBTD
 
   def head_logits(self, params: Any, normed: Sequence[jax.Array]) -> jax.Array:
     """Applies the unembeddings of heads.

@@ -189,7 +189,10 @@ class OffsetScan:
       return carry, (sums, dparams, down_DV, dprobe)
 
     first_target, other_targets = self._split(targets)
-    dshared = dtap_BTD = dunembedding_GDV = dhidden_BTD = None
+    dshared: Any = None
+    dtap_BTD: Any = None
+    dunembedding_GDV: Any = None
+    dhidden_BTD: Any = None
     if self.only_heads:
       first = self._sums(
         inputs, inputs.hidden_BTD, inputs.unembedding_DV, targets, first_target

@@ -202,6 +202,10 @@ class Trunk(nn.Module):
     normed = self.final_norm(lm_params["final_norm"], hidden)
     return unembed(normed, self.unembedding(lm_params))
 
+  def for_decoding(self, lm_params: Any) -> Any:
+    """Returns params["lm"] with its layers as a tuple; see `_loop`."""
+    return lm_params | {"layers": unstack_layers(lm_params["layers"])}
+
 
 def unembed(normed: jax.Array, unembedding_DV: jax.Array) -> jax.Array:
   """Returns the logits [..., V] of normed states; at least float32."""

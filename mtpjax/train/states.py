@@ -142,9 +142,8 @@ def _fill(model, lm, rows, states_NTD, done, batch_size, report, note) -> None:
     ).tap_BTD
 
   done -= done % batch_size
-  batches = evaluation_batches(
-    _From(rows, done), batch_size, -(-len(rows) // batch_size)
-  )
+  left: Any = _From(rows, done)
+  batches = evaluation_batches(left, batch_size, -(-len(rows) // batch_size))
   noted = done
   for batch in batches:
     tap_BTD = tap_of(lm, parallel.place_batch(batch, model.mesh))
@@ -160,7 +159,7 @@ def _fill(model, lm, rows, states_NTD, done, batch_size, report, note) -> None:
 class _From:
   """The rows from a first one on."""
 
-  def __init__(self, rows: Rows, first: int):
+  def __init__(self, rows: Any, first: int):
     self.path, self.split = rows.path, rows.split
     self._rows, self._first = rows, first
 

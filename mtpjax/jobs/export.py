@@ -1,0 +1,172 @@
+"""`mtpjax export`: a work directory becomes a folder of another format."""
+
+import json
+import pathlib
+import time
+from typing import Any
+
+import rich.console
+
+from mtpjax import api
+from mtpjax import config as config_lib
+from mtpjax.checkpoint import WorkDir
+from mtpjax.checkpoint.convert import families, write_medusa
+from mtpjax.checkpoint.convert.companions import FILES
+from mtpjax.checkpoint.convert.export import write_hf_weights
+from mtpjax.checkpoint.convert.folder import new_folder
+from mtpjax.errors import UserError
+
+
+def run(
+  workdir: str | pathlib.Path,
+  folder: str | pathlib.Path,
+  console: rich.console.Console,
+  next_only: bool = False,
+  dtype: str = "",
+  max_shard_mb: int = 5000,
+  step: int | None = None,
+) -> dict[str, Any]:
+  """Writes config.json, safetensors and tokenizer as Hugging Face has them.
+
+  Extra heads of Medusa's own wiring go to the folder `medusa` in it, as Medusa
+  publishes them. The folder appears complete or not at all.
+
+  Args:
+    workdir: of `mtpjax train` or `mtpjax convert`.
+    folder: must not exist yet, or be empty.
+    console: gets a line of summary.
+    next_only: leave the extra heads out.
+    dtype: "float32" or "bfloat16"; empty takes that of the parameters.
+    max_shard_mb: the most MB (10^6 bytes) of a file; a larger tensor has a
+      file of its own.
+    step: the checkpoint; None takes the latest sound one.
+
+  Returns:
+    {"folder", "params", "architecture", "dtype", "has_tokenizer", "secs"}.
+
+  Raises:
+    UserError: the folder exists; no such checkpoint; no published architecture
+      or format has the model's features.
+  """
+  began = time.perf_counter()
+  with new_folder(folder) as part:
+    config = WorkDir(workdir).load_config()
+    with_heads = bool(config.heads.n_extra) and not next_only
+    if with_heads:
+      _require_published(config.heads, workdir)
+    loaded = api.load(workdir, step)
+    model = loaded.model
+    dtype = dtype or config.model.param_dtype
+    values = families.write_values(
+      model.config, model.trunk_layers, dtype, _max_length(loaded)
+    )
+    ids = _special_ids(loaded)
+    config_lib.write_json(part / "config.json", values | ids)
+    has_tokenizer = config.data.tokenizer != "bytes"
+    _write_companions(part, loaded, ids, has_tokenizer)
+    n_params = write_hf_weights(
+      part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6
+    )
+    if with_heads:
+      write_medusa(
+        part / "medusa", config.heads, loaded.params["heads"], str(folder),
+        dtype,
+      )  # fmt: skip
+  figures = {
+    "folder": str(folder),
+    "params": n_params,
+    "architecture": values["architectures"][0],
+    "dtype": dtype,
+    "has_tokenizer": has_tokenizer,
+    "secs": time.perf_counter() - began,
+  }
+  console.print(_summary(figures, with_heads), soft_wrap=True, markup=False,
+                highlight=False)  # fmt: skip
+  return figures
+
+
+def _require_published(
+  heads: config_lib.Heads, workdir: str | pathlib.Path
+) -> None:
+  if (heads.kind, heads.tap) != ("medusa", "normed"):
+    raise UserError(
+      f"{workdir}: has {heads.n_extra} extra heads of kind {heads.kind} with "
+      f"tap {heads.tap}, which no published format holds; give --next-only to "
+      "leave them out"
+    )
+
+
+def _max_length(loaded: api.Loaded) -> int:
+  """Returns the positions of the imported model, or of a row trained on."""
+  places = [WorkDir(loaded.workdir)]
+  if loaded.config.base.path:
+    places.append(WorkDir(loaded.config.base.path))
+  for place in places:
+    origin = place.origin
+    known = json.loads(origin.read_text()) if origin.is_file() else {}
+    if known.get("max_length"):
+      return known["max_length"]
+  return loaded.config.data.row_length
+
+
+def _special_ids(loaded: api.Loaded) -> dict[str, Any]:
+  """Returns BOS and EOS as config.json and generation_config.json have them."""
+  eos = list(loaded.tokenizer.eos_ids)
+  return {
+    "bos_token_id": loaded.tokenizer.bos_id,
+    "eos_token_id": eos[0] if len(eos) == 1 else eos or None,
+  }
+
+
+def _write_companions(
+  folder: pathlib.Path,
+  loaded: api.Loaded,
+  ids: dict[str, Any],
+  has_tokenizer: bool,
+) -> None:
+  """Writes what lies beside config.json and the weights."""
+  for name in FILES:
+    file = loaded.workdir / name
+    if file.is_file():
+      (folder / name).write_bytes(file.read_bytes())
+  generation = folder / "generation_config.json"
+  if not generation.exists():
+    config_lib.write_json(generation, ids)
+  settings = folder / "tokenizer_config.json"
+  if has_tokenizer and not settings.exists():
+    # Without it transformers guesses a class, with rules of its own, from the
+    # model's family.
+    tokens = _special_tokens(folder / "tokenizer.json", ids)
+    config_lib.write_json(
+      settings,
+      {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": _max_length(loaded),
+      }
+      | tokens,
+    )
+
+
+def _special_tokens(file: pathlib.Path, ids: dict[str, Any]) -> dict[str, Any]:
+  import tokenizers
+
+  tokenizer = tokenizers.Tokenizer.from_file(str(file))
+  tokens: dict[str, Any] = {}
+  for name, value in ids.items():
+    first = value[0] if isinstance(value, list) else value
+    if first is not None:
+      tokens[name.removesuffix("_id")] = tokenizer.id_to_token(first)
+  return tokens
+
+
+def _summary(figures: dict[str, Any], with_heads: bool) -> str:
+  line = (
+    f"{figures['folder']}: {figures['architecture']}, {figures['params']:,} "
+    f"parameters in {figures['dtype']}, exported in {figures['secs']:.1f} s"
+  )
+  if with_heads:
+    line += "; Medusa heads in medusa/"
+  if not figures["has_tokenizer"]:
+    line += "; no tokenizer files: the ids are bytes, 256 begins, 257 ends"
+  return line
