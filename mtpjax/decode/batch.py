@@ -16,6 +16,7 @@ from mtpjax.decode import endings
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.controls import Controls, ControlShapes, Stages
 from mtpjax.decode.drafters import heads as heads_drafter
+from mtpjax.decode.drafters import sequential
 from mtpjax.decode.grammar import automaton
 from mtpjax.decode.requests import Request, Trace
 from mtpjax.decode.sampling import Tables
@@ -166,6 +167,7 @@ def empty_state(
     counts_BV=jnp.zeros(vocabulary, jnp.int32) if penalises else None,
     seen_BV=jnp.zeros(vocabulary, bool) if penalises else None,
     grammar_B=zeros_B,
+    reached_BMD=sequential.empty_reached(model, spec.kept_heads, batch),
   )
 
 

@@ -13,7 +13,12 @@ from flax import struct
 from mtpjax.decode.controls import Controls
 from mtpjax.decode.drafters.heads import HeadCaches
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import KeyValues, unstack_layers
+from mtpjax.model import (
+  KeyValues,
+  transpose_kernels,
+  transpose_unembedding,
+  unstack_layers,
+)
 
 
 class DecodeState(struct.PyTreeNode):
@@ -40,6 +45,8 @@ class DecodeState(struct.PyTreeNode):
     counts_BV: how often the text has each token; None without penalties.
     seen_BV: tokens the prompt has; None without penalties.
     grammar_B: state of each grammar behind the root.
+    reached_BMD: states of the last rows that sequential heads have settled; see
+      `drafters.sequential`. None for other kinds.
   """
 
   tokens_BS: jax.Array
@@ -59,6 +66,7 @@ class DecodeState(struct.PyTreeNode):
   counts_BV: jax.Array | None
   seen_BV: jax.Array | None
   grammar_B: jax.Array
+  reached_BMD: jax.Array | None = None
 
   @property
   def n_tokens_B(self) -> jax.Array:
@@ -81,13 +89,14 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
     params: {"lm": ..., "heads": ...}, stacked, in their stored dtype.
 
   Returns:
-    The same with layers and heads as tuples, in the dtype of the model's
-    products (norm scales included: they multiply in float32 anyhow).
+    The same with layers and heads as tuples, kernels [out, in], in the dtype of
+    the model's products (norm scales too: they multiply in float32 anyhow).
   """
 
   def unstack(params):
     lm = model.trunk.for_decoding(params["lm"])
     heads = unstack_layers(params["heads"]) if "heads" in params else ()
+    heads = tuple(map(transpose_unembedding, transpose_kernels(heads)))
     return jax.tree.map(
       lambda leaf: leaf.astype(model.config.dtype), {"lm": lm, "heads": heads}
     )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 
 from mtpjax.decode import endings, history, noise, verifiers
 from mtpjax.decode.drafters import heads as heads_drafter
+from mtpjax.decode.drafters import sequential
 from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.drafters.propose import fill_tree, propose
 from mtpjax.decode.grammar import automaton as automata
@@ -14,6 +15,7 @@ from mtpjax.decode.sampling import Tables, choose, final_logits, has_ended
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState, token_logprobs, write_block
 from mtpjax.decode.tree import Tree
+from mtpjax.heads import HeadContext
 from mtpjax.model import TrunkOutput, cache, masks
 
 
@@ -40,15 +42,13 @@ def prefill(
   model, n = spec.model, prompt_BT.shape[1]
   positions_BT = jnp.broadcast_to(jnp.arange(n), prompt_BT.shape)
   is_prompt_BT = positions_BT < state.prompt_length_B[:, None]
-  out = model.apply_trunk(
-    params["lm"],
-    prompt_BT,
-    positions_BT,
-    masks.packed(is_prompt_BT.astype(jnp.int32)),
-  )
-  head_caches = heads_drafter.fill(
-    model, params["heads"], state.head_caches, out.tap_BTD, positions_BT
-  )
+  mask = masks.packed(is_prompt_BT.astype(jnp.int32))
+  out = model.apply_trunk(params["lm"], prompt_BT, positions_BT, mask)
+  head_caches = state.head_caches
+  if not model.is_chain:
+    head_caches = heads_drafter.fill(
+      model, params["heads"], head_caches, out.tap_BTD, positions_BT
+    )
   last_B11 = (state.prompt_length_B - 1)[:, None, None]
   hidden_B1D = jnp.take_along_axis(out.hidden_BTD, last_B11, axis=1)
   logits_B1V = model.trunk.logits(params["lm"], hidden_B1D)
@@ -67,7 +67,7 @@ def prefill(
     spec, tables, state, root, state.root_B[:, None], logits_B1V
   )
   tokens_B1 = jnp.argmax(choose(state.controls, final_B1V, noise_B1V), axis=-1)
-  return _advance(
+  state = _advance(
     tables,
     state,
     tokens_B1,
@@ -76,6 +76,14 @@ def prefill(
     jnp.zeros_like(tokens_B1),
     jnp.zeros_like(state.length_B),
   )
+  if not model.is_chain or not state.head_caches:
+    return state
+  # A chain is told the first token too.
+  head_caches, reached_BMD = sequential.fill(
+    model, params, state.head_caches, out.tap_BTD, state.tokens_BS,
+    HeadContext(positions_BT, mask), state.length_B,
+  )  # fmt: skip
+  return state.replace(head_caches=head_caches, reached_BMD=reached_BMD)
 
 
 def step(
@@ -155,15 +163,28 @@ def commit(
   # where they lie. A path that is the root alone it would know beforehand, and
   # copy every cache in order to write it early.
   start_B = state.length_B + (verdict.tokens_BJ[:, 0] < 0)
-  head_caches = heads_drafter.commit(
-    spec.model,
-    params["heads"],
-    state.head_caches,
-    out.tap_BTD,
-    state.length_B[:, None] + jnp.asarray(spec.tree.depth_Q),
-    path_BJ,
-    start_B,
-  )
+  head_caches, reached_BMD = state.head_caches, state.reached_BMD
+  if not spec.model.is_chain:
+    head_caches = heads_drafter.commit(
+      spec.model,
+      params["heads"],
+      head_caches,
+      out.tap_BTD,
+      state.length_B[:, None] + jnp.asarray(spec.tree.depth_Q),
+      path_BJ,
+      start_B,
+    )
+  elif reached_BMD is not None:
+    head_caches, reached_BMD = sequential.commit(
+      spec.model,
+      params,
+      head_caches,
+      reached_BMD,
+      jnp.take_along_axis(out.tap_BTD, path_BJ[..., None], axis=1),
+      verdict.tokens_BJ,
+      verdict.n_tokens_B,
+      start_B,
+    )
   last_B11 = path_BJ[:, -1][:, None, None]
   state = state.replace(
     cache=tuple(
@@ -171,6 +192,7 @@ def commit(
       for c, rows in zip(state.cache, out.rows, strict=True)
     ),
     head_caches=head_caches,
+    reached_BMD=reached_BMD,
     # A block that was cut belongs to a row that has finished, whose drafts
     # nobody reads.
     tap_BD=jnp.take_along_axis(out.tap_BTD, last_B11, axis=1)[:, 0],

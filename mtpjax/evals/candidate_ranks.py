@@ -34,6 +34,10 @@ def candidate_ranks(
   temperature the noise of the token's position is added to target and draft
   alike, as the coupled verifier does.
 
+  Sequential heads are told the text itself. In decoding they are told their own
+  best candidates: the same along a path of best candidates, so these ranks are
+  exact for chains, and flatter a tree behind any other candidate.
+
   Args:
     model: the model.
     params: {"lm": ..., "heads": ...}, stacked.
@@ -83,10 +87,22 @@ def _ranks_of_text(
   lm = params["lm"]
   out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
   keys_B = noise.request_key(seed, index)[None]
+  if model.is_chain:
+    chain_MBTD = model.apply_chain(
+      params["heads"], lm, out.tap_BTD, tokens_BT, context,
+      jnp.zeros(model.heads.n_extra),
+    )  # fmt: skip
 
   def of_depth(depth: int) -> jax.Array:
     head = jax.tree.map(lambda leaf: leaf[depth - 1], params["heads"])
-    hidden_BTD = model.apply_head(head, lm["final_norm"], out.tap_BTD, context)
+    if model.is_chain:
+      hidden_BTD = model.trunk.final_norm(
+        lm["final_norm"], chain_MBTD[depth - 1]
+      )
+    else:
+      hidden_BTD = model.apply_head(
+        head, lm["final_norm"], out.tap_BTD, context
+      )
     own_DV = head.get("unembedding", model.trunk.unembedding(lm))
     logits_TV = unembed(hidden_BTD, own_DV)[0]
     noise_TV = noise.position_noise(

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import flax.linen as nn
 import jax
@@ -25,8 +25,11 @@ from mtpjax.model import (
   gradient_probe,
   masks,
   unembed,
+  unembedding_of,
 )
-from mtpjax.model.foreign import ForeignModule, ForeignTrunk
+
+if TYPE_CHECKING:
+  from mtpjax.model.foreign import ForeignModule, ForeignTrunk
 
 HEADS: dict[str, type[nn.Module]] = {
   "block": BlockHead,
@@ -56,7 +59,7 @@ class MultiTokenModel:
   config: config_lib.Model
   heads: config_lib.Heads
   mesh: jax.sharding.Mesh
-  foreign_trunk: ForeignModule | None = None
+  foreign_trunk: "ForeignModule | None" = None
 
   def __post_init__(self):
     if self.config.vocab_size < 1:
@@ -92,9 +95,11 @@ class MultiTokenModel:
     return HEADS[self.heads.kind](self.config, self.heads)
 
   @property
-  def trunk(self) -> Trunk | ForeignTrunk:
+  def trunk(self) -> "Trunk | ForeignTrunk":
     """The next-token model, to apply to params["lm"]."""
     if self.foreign_trunk is not None:
+      from mtpjax.model.foreign import ForeignTrunk
+
       return ForeignTrunk(
         self.foreign_trunk, self.config, self.heads.tap, self.mesh
       )
@@ -294,24 +299,24 @@ class MultiTokenModel:
     Returns:
       h^1 .. h^{M-1}, [M - 1, B, T, D], before the final norm.
     """
-    n = self.heads.n_extra
-    table_V = lm_params["embedding"]
-    padded_BT = jnp.pad(tokens_BT, ((0, 0), (0, n)))
+    n, length = self.heads.n_extra, tokens_BT.shape[1]
+    # Looked up once: heads are told the same embeddings, each one further on.
+    embedded_BSD = self.embed(lm_params, jnp.pad(tokens_BT, ((0, 0), (0, n))))
 
     @jax.checkpoint
-    def one(params, hidden_BTD, ahead, probe):
-      ahead_BT = jax.lax.dynamic_slice_in_dim(
-        padded_BT, ahead, tokens_BT.shape[1], axis=1
+    def body(hidden_BTD, xs):
+      params, ahead, probe = xs
+      told = context.replace(
+        ahead_BTD=jax.lax.dynamic_slice_in_dim(
+          embedded_BSD, ahead, length, axis=1
+        )
       )
       hidden_BTD = self.head.apply(
-        {"params": params},
-        gradient_probe(hidden_BTD, probe),
-        context.replace(ahead_BTD=self.embed({"embedding": table_V}, ahead_BT)),
+        {"params": params}, gradient_probe(hidden_BTD, probe), told
       )
-      return parallel.constrain(hidden_BTD, self.mesh, "batch", "time", "width")
-
-    def body(hidden_BTD, xs):
-      hidden_BTD = one(xs[0], hidden_BTD, *xs[1:])
+      hidden_BTD = parallel.constrain(
+        cast(jax.Array, hidden_BTD), self.mesh, "batch", "time", "width"
+      )
       return hidden_BTD, hidden_BTD
 
     _, hidden_MBTD = jax.lax.scan(
@@ -331,7 +336,7 @@ class MultiTokenModel:
     """
     if self.heads.unembedding == "copied":
       logits = [
-        unembed(x_B1D, head["unembedding"])
+        unembed(x_B1D, unembedding_of(head))
         for x_B1D, head in zip(normed, params["heads"], strict=False)
       ]
       return jnp.concatenate(logits, axis=1)

@@ -29,7 +29,9 @@ def run(
   """Writes config.json, safetensors and tokenizer as Hugging Face has them.
 
   Extra heads of Medusa's own wiring go to the folder `medusa` in it, as Medusa
-  publishes them. The folder appears complete or not at all.
+  publishes them. Sequential heads become further layers of the model, as
+  DeepSeek-V3 publishes them, their number num_nextn_predict_layers. The folder
+  appears complete or not at all.
 
   Args:
     workdir: of `mtpjax train` or `mtpjax convert`.
@@ -60,14 +62,18 @@ def run(
     values = families.write_values(
       model.config, model.trunk_layers, dtype, _max_length(loaded)
     )
+    is_chain = with_heads and model.is_chain
+    if is_chain:
+      values["num_nextn_predict_layers"] = config.heads.n_extra
     ids = _special_ids(loaded)
     config_lib.write_json(part / "config.json", values | ids)
     has_tokenizer = config.data.tokenizer != "bytes"
     _write_companions(part, loaded, ids, has_tokenizer)
     n_params = write_hf_weights(
-      part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6
-    )
-    if with_heads:
+      part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6,
+      loaded.params["heads"] if is_chain else None,
+    )  # fmt: skip
+    if with_heads and not is_chain:
       write_medusa(
         part / "medusa", config.heads, loaded.params["heads"], str(folder),
         dtype,
@@ -80,7 +86,8 @@ def run(
     "has_tokenizer": has_tokenizer,
     "secs": time.perf_counter() - began,
   }
-  console.print(_summary(figures, with_heads), soft_wrap=True, markup=False,
+  kind = config.heads.kind if with_heads else ""
+  console.print(_summary(figures, kind), soft_wrap=True, markup=False,
                 highlight=False)  # fmt: skip
   return figures
 
@@ -88,7 +95,8 @@ def run(
 def _require_published(
   heads: config_lib.Heads, workdir: str | pathlib.Path
 ) -> None:
-  if (heads.kind, heads.tap) != ("medusa", "normed"):
+  published = (("medusa", "normed"), ("sequential", "last"))
+  if (heads.kind, heads.tap) not in published:
     raise UserError(
       f"{workdir}: has {heads.n_extra} extra heads of kind {heads.kind} with "
       f"tap {heads.tap}, which no published format holds; give --next-only to "
@@ -160,13 +168,15 @@ def _special_tokens(file: pathlib.Path, ids: dict[str, Any]) -> dict[str, Any]:
   return tokens
 
 
-def _summary(figures: dict[str, Any], with_heads: bool) -> str:
+def _summary(figures: dict[str, Any], kind: str) -> str:
   line = (
     f"{figures['folder']}: {figures['architecture']}, {figures['params']:,} "
     f"parameters in {figures['dtype']}, exported in {figures['secs']:.1f} s"
   )
-  if with_heads:
+  if kind == "medusa":
     line += "; Medusa heads in medusa/"
+  elif kind == "sequential":
+    line += "; sequential heads as the last layers"
   if not figures["has_tokenizer"]:
     line += "; no tokenizer files: the ids are bytes, 256 begins, 257 ends"
   return line

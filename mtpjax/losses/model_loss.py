@@ -7,7 +7,12 @@ import jax.numpy as jnp
 
 from mtpjax import config as config_lib
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.losses.inputs import HeadInputs, OffsetSums, split_unembeddings
+from mtpjax.losses.inputs import (
+  Head,
+  HeadInputs,
+  OffsetSums,
+  split_unembeddings,
+)
 from mtpjax.losses.multi_offset import multi_offset_loss
 from mtpjax.losses.targets import Targets, look_ahead, shift_targets
 from mtpjax.model import masks, unembed
@@ -32,12 +37,16 @@ def model_loss(
 ) -> tuple[jax.Array, OffsetSums]:
   """Runs the trunk and all heads.
 
+  Sequential heads run before the loss, as a chain: their M - 1 hidden states
+  [B, T, D] are alive at a time, and the logits of one offset as ever.
+
   Args:
     model: the model.
     loss: mode, chunk size, z-loss, and what the extra heads learn.
     params: {"lm": ..., "heads": ...}.
     probes_M: zeros, float32; their gradients are the squared norms of the
-      gradients that the offsets send to the tap.
+      gradients that the offsets send to the tap; of sequential heads, to the
+      state that the head reads, together with the heads behind it.
     batch: `tokens`, `segments` and `positions`, each [B, T]; with `hidden`
       [B, T, D], the tapped states of these rows, the trunk is not run.
     targets: of the same rows.
@@ -71,17 +80,29 @@ def model_loss(
     others = [look_ahead(best_BT, m - 1) for m in model.heads.offsets[1:]]
     targets = targets.replace(ids_MBT=jnp.stack([targets.ids_MBT[0], *others]))
   head_params, own_MDV = split_unembeddings(params.get("heads"))
+  head: Head = model.apply_head
+  probes_M = probes_M[1:]
+  if model.is_chain and head_params is not None:
+    before = lm, tap_BTD
+    if only_heads:
+      before = jax.lax.stop_gradient(before)
+    # What the loss then trains are the states: all that is left of a head is
+    # the norm behind it.
+    head_params = model.apply_chain(
+      head_params, *before, batch["tokens"], context, probes_M
+    )
+    head, probes_M = _behind_chain(trunk), jnp.zeros_like(probes_M)
   inputs = HeadInputs(
     head_params=head_params,
     shared=lm["final_norm"],
     hidden_BTD=hidden_BTD,
     tap_BTD=tap_BTD,
     unembedding_DV=unembedding_DV,
-    probes=probes_M[1:],
+    probes=probes_M,
     own_MDV=own_MDV,
   )
   return multi_offset_loss(
-    model.apply_head,
+    head,
     inputs,
     targets,
     coefficients_M,
@@ -92,6 +113,16 @@ def model_loss(
     z_loss=loss.z_loss,
     only_heads=only_heads,
   )
+
+
+def _behind_chain(trunk: Any) -> Head:
+  """Returns the head that takes the state of a chain for its parameters."""
+
+  def head(hidden_BTD, norm_params, tap_BTD, context):
+    del tap_BTD, context
+    return trunk.final_norm(norm_params, hidden_BTD)
+
+  return head
 
 
 def most_likely(

@@ -2,8 +2,16 @@
 
 from mtpjax.model.attention import KeyValues
 from mtpjax.model.block import Block
+from mtpjax.model.linear import transpose_kernels
 from mtpjax.model.probe import gradient_probe
-from mtpjax.model.trunk import Trunk, TrunkOutput, unembed, unstack_layers
+from mtpjax.model.trunk import (
+  Trunk,
+  TrunkOutput,
+  transpose_unembedding,
+  unembed,
+  unembedding_of,
+  unstack_layers,
+)
 
 __all__ = [
   "Block",
@@ -11,6 +19,9 @@ __all__ = [
   "Trunk",
   "TrunkOutput",
   "gradient_probe",
+  "transpose_kernels",
+  "transpose_unembedding",
   "unembed",
+  "unembedding_of",
   "unstack_layers",
 ]

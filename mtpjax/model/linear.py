@@ -1,10 +1,16 @@
 """A linear map over any number of axes."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from mtpjax import parallel
+
+_TRANSPOSED = "transposed"
+# Linear maps with more than one input axis, by name.
+_INPUT_AXES = {"out": 2}
 
 
 class Linear(nn.Module):
@@ -35,18 +41,23 @@ class Linear(nn.Module):
     """Maps [..., in...] to [..., out...]."""
     n_in = len(self.in_names)
     in_shape = x.shape[-n_in:]
-    kernel = self.param(
-      "kernel",
-      parallel.logical(
-        _identity if self.is_identity else self._random(n_in),
-        *self.in_names,
-        *self.out_names,
-      ),
-      (*in_shape, *self.out_shape),
-      jnp.dtype(self.param_dtype),
-    )
     dtype = jnp.dtype(self.dtype)
-    y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes=n_in)
+    if self.has_variable("params", _TRANSPOSED):
+      kernel = self.get_variable("params", _TRANSPOSED)
+      lasts = tuple(range(-n_in, 0))
+      y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), (lasts, lasts))
+    else:
+      kernel = self.param(
+        "kernel",
+        parallel.logical(
+          _identity if self.is_identity else self._random(n_in),
+          *self.in_names,
+          *self.out_names,
+        ),
+        (*in_shape, *self.out_shape),
+        jnp.dtype(self.param_dtype),
+      )
+      y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), axes=n_in)
     if not self.has_bias:
       return y
     bias = self.param(
@@ -65,6 +76,33 @@ class Linear(nn.Module):
       in_axis=tuple(range(n_in)),
       out_axis=tuple(range(n_in, n_in + len(self.out_shape))),
     )
+
+
+def transpose_kernels(params: Any, name: str = "") -> Any:
+  """Returns parameters whose kernels are stored [out..., in...], for decoding.
+
+  XLA's CPU products of one row, and of 4 to 16, read weights faster in this
+  order; on accelerators it makes no difference.
+
+  Args:
+    params: a tree of dicts and tuples, layers not stacked.
+    name: that of the tree within its parent.
+
+  Returns:
+    The tree, with `transposed` in place of `kernel`; `Linear` takes either.
+  """
+  if isinstance(params, tuple):
+    return tuple(transpose_kernels(part, name) for part in params)
+  if not isinstance(params, dict):
+    return params
+  out = {k: transpose_kernels(v, k) for k, v in params.items()}
+  if "kernel" in out:
+    n_in = _INPUT_AXES.get(name, 1)
+    kernel = out.pop("kernel")
+    out[_TRANSPOSED] = jnp.moveaxis(
+      kernel, range(n_in), range(kernel.ndim - n_in, kernel.ndim)
+    )
+  return out
 
 
 def _identity(key, shape, dtype):

@@ -15,7 +15,7 @@ from flax import struct
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
-from mtpjax.model import attention, block, masks, norm
+from mtpjax.model import attention, block, linear, masks, norm
 from mtpjax.model.probe import gradient_probe
 
 _CHECKPOINT_POLICIES = {
@@ -192,7 +192,7 @@ class Trunk(nn.Module):
     """Returns the unembedding [D, V] of the parameters of the trunk."""
     if self.config.tied_embeddings:
       return lm_params["embedding"].T
-    return lm_params["unembedding"]
+    return unembedding_of(lm_params)
 
   def logits(self, lm_params: Any, hidden: jax.Array) -> jax.Array:
     """Returns the logits [..., V] of hidden states [..., D].
@@ -203,8 +203,27 @@ class Trunk(nn.Module):
     return unembed(normed, self.unembedding(lm_params))
 
   def for_decoding(self, lm_params: Any) -> Any:
-    """Returns params["lm"] with its layers as a tuple; see `_loop`."""
-    return lm_params | {"layers": unstack_layers(lm_params["layers"])}
+    """Returns params["lm"] as decoding runs it; see `_loop`."""
+    layers = linear.transpose_kernels(unstack_layers(lm_params["layers"]))
+    return transpose_unembedding(lm_params | {"layers": layers})
+
+
+def unembedding_of(params: Any) -> jax.Array:
+  """Returns the unembedding [D, V] of a model or a head that has its own."""
+  if "unembedding_VD" in params:
+    return params["unembedding_VD"].T
+  return params["unembedding"]
+
+
+def transpose_unembedding(params: Any) -> Any:
+  """Returns parameters whose unembedding, if any, is stored [V, D].
+
+  For decoding, see `linear.transpose_kernels`.
+  """
+  if "unembedding" not in params:
+    return params
+  rest = {k: v for k, v in params.items() if k != "unembedding"}
+  return rest | {"unembedding_VD": params["unembedding"].T}
 
 
 def unembed(normed: jax.Array, unembedding_DV: jax.Array) -> jax.Array:

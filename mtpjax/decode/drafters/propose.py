@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from mtpjax.decode import history, noise
-from mtpjax.decode.drafters import heads, lookup
+from mtpjax.decode.drafters import heads, lookup, sequential
 from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.sampling import Tables, choose, final_logits
 from mtpjax.decode.spec import Spec
@@ -50,31 +50,61 @@ def propose(
     )
   if not depths:
     return None
-  # The last accepted row stands before the root.
-  logits_BMV = heads.draft_logits(
-    spec.model, params, depths, state.head_caches, state.tap_BD,
-    state.length_B - 1,
-  )  # fmt: skip
-  final_BMV = final_logits(
-    spec.stages,
-    tables,
-    state.controls,
-    state.seen_BV,
-    history.of_drafts(state, depths),
-    logits_BMV,
-  )
-  probs_BMV = noise_BMV = None
+  noise_BMV = noise_BJV
   if _draws_apart(spec):
-    probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
     noise_BMV = noise.draft_noise(
-      state.controls.keys_B, state.length_B, depths, final_BMV.shape[-1]
+      state.controls.keys_B, state.length_B, depths,
+      spec.model.config.vocab_size,
+    )  # fmt: skip
+  histories = history.of_drafts(state, depths)
+
+  def rank(first: int, logits_BMV: jax.Array) -> Drafts:
+    """Ranks the candidates of some depths, of which one is the first."""
+    at = slice(first, first + logits_BMV.shape[1])
+    final_BMV = final_logits(
+      spec.stages,
+      tables,
+      state.controls,
+      state.seen_BV,
+      jax.tree.map(lambda x: x[:, at], histories),
+      logits_BMV,
     )
-  elif noise_BJV is not None:
-    noise_BMV = noise_BJV[:, :depths]
-  scores_BMC, candidates_BMC = jax.lax.top_k(
-    choose(state.controls, final_BMV, noise_BMV), spec.tree.width
-  )
-  return Drafts(candidates_BMC, scores_BMC > -jnp.inf, probs_BMV)
+    scores_BMC, candidates_BMC = jax.lax.top_k(
+      choose(
+        state.controls,
+        final_BMV,
+        None if noise_BMV is None else noise_BMV[:, at],
+      ),
+      spec.tree.width,
+    )
+    probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
+    return Drafts(
+      candidates_BMC,
+      scores_BMC > -jnp.inf,
+      probs_BMV if _draws_apart(spec) else None,
+    )
+
+  if not spec.model.is_chain:
+    # The last accepted row stands before the root.
+    return rank(
+      0,
+      heads.draft_logits(
+        spec.model, params, depths, state.head_caches, state.tap_BD,
+        state.length_B - 1,
+      ),
+    )  # fmt: skip
+  ranked: list[Drafts] = []
+
+  def pick(depth: int, logits_B1V: jax.Array) -> jax.Array:
+    ranked.append(rank(depth, logits_B1V))
+    return ranked[-1].candidates_BMC[:, 0, 0]
+
+  assert state.reached_BMD is not None, "a program keeps the heads it uses"
+  sequential.draft_logits(
+    spec.model, params, depths, state.head_caches, state.reached_BMD,
+    state.length_B, pick,
+  )  # fmt: skip
+  return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *ranked)
 
 
 def fill_tree(
