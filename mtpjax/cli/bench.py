@@ -20,8 +20,8 @@ from mtpjax.errors import UserError
 # What each bench reads. Where there is --n, it replaces heads.offsets.
 _BENCH_OVERRIDES = {
   "memory": (
-    "model", "heads.kind", "heads.matched", "loss.chunk_tokens", "loss.z_loss",
-    "data.row_length", "train.batch_size",
+    "model", "heads.kind", "heads.tap", "heads.matched", "loss.chunk_tokens",
+    "loss.z_loss", "data.row_length", "train.batch_size",
   ),
   "train": (
     "model", "heads.kind", "heads.tap", "heads.matched", "loss.mode",

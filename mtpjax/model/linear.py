@@ -43,7 +43,7 @@ class Linear(nn.Module):
     in_shape = x.shape[-n_in:]
     dtype = jnp.dtype(self.dtype)
     if self.has_variable("params", _TRANSPOSED):
-      kernel = self.get_variable("params", _TRANSPOSED)
+      kernel: Any = self.get_variable("params", _TRANSPOSED)
       lasts = tuple(range(-n_in, 0))
       y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), (lasts, lasts))
     else:

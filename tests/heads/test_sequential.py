@@ -181,7 +181,7 @@ def by_hand(tied=False):
 
 
 @pytest.mark.parametrize(
-  "mode, tied", [*((mode, False) for mode in MODES), ("fused", True)]
+  "mode, tied", [("fused", True), ("remat", False), ("unrolled", False)]
 )
 def test_every_mode_is_the_chain_written_out(mode, tied):
   (loss, seen), gradients = by_hand(tied)
@@ -347,9 +347,9 @@ def test_logits_of_one_offset_at_a_time_are_alive():
   logits = 4 * 4 * 128 * 8192
   states = 4 * 4 * 128 * 16
   # Per head a few states and gradients of states, and no logits.
-  assert temporary_bytes("fused", 6) - temporary_bytes("fused", 2) < 32 * states
-  assert temporary_bytes("unrolled", 6) - temporary_bytes("unrolled", 2) > (
-    4 * logits
+  assert temporary_bytes("fused", 4) - temporary_bytes("fused", 2) < 16 * states
+  assert temporary_bytes("unrolled", 4) - temporary_bytes("unrolled", 2) > (
+    2 * logits
   )
 
 

@@ -236,3 +236,10 @@ def test_a_trained_model_has_its_own_configuration(in_tiny_root, fails):
 def test_prompts_are_not_cut_to_the_rows(in_tiny_root, fails):
   line = fails("bench", "decode", "runs/quickstart", "--prompt-length", "49")
   assert "49" in line and "48" in line
+
+
+def test_memory_of_a_chain_of_heads_is_refused(fails):
+  line = fails(
+    "bench", "memory", "--heads.kind", "sequential", "--heads.tap", "last"
+  )
+  assert "'sequential' heads run before this loss" in line

@@ -16,6 +16,7 @@ import rich.console
 
 from mtpjax import losses, parallel
 from mtpjax.config import LOSS_MODES, Config, Data, Heads, Loss, Model, Train
+from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.jobs.bench.report import make_report, print_rows
 from mtpjax.model import masks
@@ -43,6 +44,11 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
   Returns:
     A function of (inputs, batch), and abstract arguments for it.
   """
+  if config.heads.kind == "sequential":
+    raise UserError(
+      "heads.kind: 'sequential' heads run before this loss; take another kind, "
+      "or `mtpjax bench train`"
+    )
   heads = dataclasses.replace(config.heads, offsets=tuple(range(1, n + 1)))
   model = MultiTokenModel(config.model, heads, parallel.single_device_mesh())
   b, t = config.train.batch_size, config.data.row_length
