@@ -73,10 +73,15 @@ def test_requests_of_classes_come_class_by_class():
 
 
 def test_each_class_has_a_handful_of_short_texts_of_its_own():
-  assert list(PROMPT_CLASSES) == ["code", "prose", "structured"]
-  texts = [text for own in PROMPT_CLASSES.values() for text in own]
+  assert list(PROMPT_CLASSES) == ["code", "prose", "structured", "chat"]
+  classes = {
+    # A conversation is one question here.
+    kind: [p if isinstance(p, str) else p[0]["content"] for p in own]
+    for kind, own in PROMPT_CLASSES.items()
+  }
+  texts = [text for own in classes.values() for text in own]
   assert len(set(texts)) == len(texts)
-  for own in PROMPT_CLASSES.values():
+  for own in classes.values():
     assert len(own) >= 4 and all(40 < len(text) < 300 for text in own)
 
 
