@@ -77,12 +77,10 @@ def propose(
       ),
       spec.tree.width,
     )
-    probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
-    return Drafts(
-      candidates_BMC,
-      scores_BMC > -jnp.inf,
-      probs_BMV if _draws_apart(spec) else None,
-    )
+    probs_BMV = None
+    if _draws_apart(spec):
+      probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
+    return Drafts(candidates_BMC, scores_BMC > -jnp.inf, probs_BMV)
 
   if not spec.model.is_chain:
     # The last accepted row stands before the root.
