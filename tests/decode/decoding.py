@@ -311,7 +311,7 @@ def committed_per_pass(all_reports):
   ]
 
 
-def counter_params(shifts=(0, 0, 0), step=1, constant=None):
+def counter_params(shifts=(0, 0, 0), step=1, constant=None, is_flat=False):
   """A model that counts: behind token i comes (i + step) % V, always.
 
   Attention and trunk MLPs write nothing, so the hidden state is the one-hot
@@ -322,6 +322,7 @@ def counter_params(shifts=(0, 0, 0), step=1, constant=None):
     shifts: per extra head; anything but 0 (mod V) makes its drafts wrong.
     step: what is added to a token.
     constant: this token always comes instead.
+    is_flat: all logits are 0, so that what comes is the noise alone.
 
   Returns:
     Parameters of decoding.
@@ -334,7 +335,7 @@ def counter_params(shifts=(0, 0, 0), step=1, constant=None):
   lm["unembedding"] = np.zeros((D, V), np.float32)
   for i in range(V):
     next_token = i + step if constant is None else i + constant
-    lm["unembedding"][i, next_token % V] = 1
+    lm["unembedding"][i, next_token % V] = not is_flat
   lm["final_norm"]["scale"][:] = 3
   for layers in (lm["layers"], block):
     layers["attention"]["out"]["kernel"][:] = 0

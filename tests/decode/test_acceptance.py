@@ -72,8 +72,7 @@ def test_a_chain_ends_at_its_first_wrong_draft(shifts, per_pass):
 @pytest.mark.parametrize("tree", [CHAIN, WIDE], ids=["chain", "wide"])
 def test_drafts_see_the_noise_of_the_position_they_are_for(tree):
   # Where all logits are equal the noise alone decides, so every draft is right.
-  params = counter_params()
-  params["lm"]["unembedding"] *= 0
+  params = counter_params(is_flat=True)
   results = run(MODEL, params, tree, requests(13, temperature=1.0))
   assert len({r.ids for r in results}) == 4
   assert {r.passes for r in results} == {4}

@@ -124,9 +124,7 @@ def test_first_tokens_of_many_requests_follow_the_model():
 
 def test_requests_of_one_seed_differ_by_index_and_only_by_it():
   model = multi_token_model()
-  flat = counter_params()
-  # All logits equal: what comes is the noise alone.
-  flat["lm"]["unembedding"] = jnp.zeros_like(flat["lm"]["unembedding"])
+  flat = counter_params(is_flat=True)
   requests = [
     decode.Request((1,), 12, 1.0, seed=s, index=i)
     for s, i in [(0, 0), (0, 1), (1, 0), (0, 0)]
