@@ -11,9 +11,18 @@ import pytest
 # All of this before jax is imported, and in the environment, so that programs
 # started by a test share the cache.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-flag = "--xla_force_host_platform_device_count=8"
-if flag not in os.environ.get("XLA_FLAGS", ""):
-  os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+# Most time goes into compiling programs that run once on tiny arrays. XLA
+# rewrites, fuses and partitions them as ever, but spends little on machine
+# code, which halves the whole. What XLA_FLAGS says already stays; as users do
+# compiles "--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=1".
+FLAGS = {
+  "xla_force_host_platform_device_count": "8",
+  "xla_backend_optimization_level": "0",
+  "xla_cpu_use_fusion_emitters": "false",
+}
+given = os.environ.get("XLA_FLAGS", "")
+added = [f"--{k}={v}" for k, v in FLAGS.items() if k not in given]
+os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.

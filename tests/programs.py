@@ -8,10 +8,13 @@ import tempfile
 
 import jax
 
-# `jax.jit` for programs that run once on tiny arrays: XLA rewrites and
-# partitions them as ever, but no time is spent on good machine code.
-quick_jit = functools.partial(
-  jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+# `jax.jit` with the machine code that users get, see conftest.py.
+full_jit = functools.partial(
+  jax.jit,
+  compiler_options={
+    "xla_backend_optimization_level": 3,
+    "xla_cpu_use_fusion_emitters": True,
+  },
 )
 
 

@@ -5,7 +5,6 @@ import math
 import jax
 import jax.numpy as jnp
 import numpy as np
-import programs
 import pytest
 import tiny
 
@@ -96,7 +95,7 @@ def test_initial_values_of_the_trunk_do_not_depend_on_the_heads():
   key = jax.random.key(5)
 
   def lm(model):
-    return programs.quick_jit(
+    return jax.jit(
       lambda key: parallel.unbox(model.init_boxed(key))["lm"]
     )(key)  # fmt: skip
 
@@ -110,7 +109,7 @@ def test_initial_values_of_the_trunk_do_not_depend_on_the_heads():
 
 def test_medusa_heads_begin_as_the_identity():
   model = model_of(kind="medusa", tap="last")
-  boxed = programs.quick_jit(
+  boxed = jax.jit(
     lambda key: parallel.unbox(model.init_boxed(key))["heads"]
   )(jax.random.key(0))  # fmt: skip
   first = jax.tree.map(lambda leaf: leaf[0], boxed)
@@ -132,7 +131,7 @@ def test_a_block_head_reads_its_document_up_to_itself():
   rng = np.random.default_rng(0)
   tap_BTD, direction_D = rng.normal(size=(1, 8, 32)), rng.normal(size=32)
 
-  @programs.quick_jit
+  @jax.jit
   def jacobian(tap_BTD):
     context = HeadContext(
       jnp.asarray(positions_BT), masks.packed(jnp.asarray(segments_BT))
@@ -152,7 +151,7 @@ def test_a_block_head_with_its_cache_is_the_head_without():
   positions_BT = np.tile(np.arange(5), (2, 1))
   whole = HeadContext(positions_BT, masks.packed(jnp.ones((2, 5), jnp.int32)))
 
-  @programs.quick_jit
+  @jax.jit
   def both(tap_BTD):
     expected = head.apply({"params": params}, tap_BTD, whole)
     # As decoding does: rows written from the tap, one query at the end.

@@ -80,7 +80,7 @@ def loss_of(
 @functools.cache
 def value_and_gradients(*args, **kwargs):
   """(params, probes_M, batch) -> ((loss, sums), gradients of both)."""
-  return programs.quick_jit(
+  return jax.jit(
     jax.value_and_grad(
       loss_of(*args, **kwargs), argnums=(0, 1), has_aux=True
     )
@@ -175,9 +175,7 @@ def by_hand(tied=False):
       (sum(a), sum(b), n) for a, b, n in zip(nll, hits, counts, strict=True)
     ]
 
-  return programs.quick_jit(jax.value_and_grad(f, has_aux=True))(
-    parameters(tied)
-  )
+  return jax.jit(jax.value_and_grad(f, has_aux=True))(parameters(tied))
 
 
 @pytest.mark.parametrize(
@@ -208,13 +206,13 @@ def test_every_mode_is_the_chain_written_out(mode, tied):
 @pytest.mark.parametrize("targets", ["labels", "teacher_soft"])
 def test_states_given_stand_for_the_trunk(targets):
   model, batch, params = a_model(), a_batch(), parameters()
-  states = programs.quick_jit(model.apply_trunk)(
+  states = jax.jit(model.apply_trunk)(
     params["lm"], batch["tokens"], batch["positions"],
     masks.packed(batch["segments"]),
   ).tap_BTD  # fmt: skip
   arguments = params, jnp.zeros(4), batch
   run = value_and_gradients(model, "fused", targets, True)(*arguments)
-  given = programs.quick_jit(
+  given = jax.jit(
     jax.value_and_grad(
       loss_of(model, "fused", targets, True, states), has_aux=True
     )
@@ -266,7 +264,7 @@ def test_a_probe_reads_what_the_heads_from_it_on_send_back():
       total += coefficients_M[m] * jnp.sum(terms_BT * targets.valid_MBT[m])
     return total
 
-  @programs.quick_jit
+  @jax.jit
   def expected():
     state_BTD = model.apply_trunk(
       params["lm"], batch["tokens"], batch["positions"], context.mask
@@ -289,7 +287,7 @@ def test_a_row_sees_its_document_up_to_the_token_it_is_told():
   direction_D = np.random.default_rng(1).normal(size=D)
   tokens_BT = np.random.default_rng(0).permutation(V)[:T][None]
 
-  @programs.quick_jit
+  @jax.jit
   def jacobian(embedding_VD):
     def f(embedding_VD):
       lm = params["lm"] | {"embedding": embedding_VD}
@@ -339,7 +337,7 @@ def test_logits_of_one_offset_at_a_time_are_alive():
     loss = config_lib.Loss(mode=mode, chunk_tokens=256)
     ids = jax.ShapeDtypeStruct((4, 128), jnp.int32)
     batch = dict(tokens=ids, segments=ids, positions=ids, loss_mask=ids)
-    step = jax.jit(tiny.value_and_grad(model, loss))
+    step = programs.full_jit(tiny.value_and_grad(model, loss))
     ones = jax.ShapeDtypeStruct((n,), jnp.float32)
     lowered = step.lower(parallel.unbox(model.abstract()), ones, batch, ones)
     return programs.temporary_bytes(lowered.compile())

@@ -1,6 +1,7 @@
 import json
 import shutil
 
+import jax
 import numpy as np
 import pytest
 
@@ -23,21 +24,27 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
   from mtpjax.heads import HeadContext
   from mtpjax.model import masks
 
-  rows = open_rows("data", "validation")
-  for i in range(len(rows)):
-    row = {k: v[None] for k, v in rows[i].items()}
+  @jax.jit
+  def states_of(row):
     context = HeadContext(row["positions"], masks.packed(row["segments"]))
     trunk = head.apply_trunk(
       params["lm"], row["tokens"], row["positions"], context.mask
     )
-    outputs = [head.trunk.final_norm(
-      params["lm"]["final_norm"], trunk.hidden_BTD)]  # fmt: skip
-    for m in range(2):
-      one = {k: v for k, v in _slice(params["heads"], m).items()}
-      outputs.append(
-        head.apply_head(one, params["lm"]["final_norm"], trunk.tap_BTD, context)
+    norm = params["lm"]["final_norm"]
+    return head.trunk.final_norm(norm, trunk.hidden_BTD), *(
+      head.apply_head(
+        jax.tree.map(lambda leaf, m=m: leaf[m], params["heads"]),
+        norm,
+        trunk.tap_BTD,
+        context,
       )
-    for m, hidden in enumerate(outputs):
+      for m in range(2)
+    )
+
+  rows = open_rows("data", "validation")
+  for i in range(len(rows)):
+    row = {k: v[None] for k, v in rows[i].items()}
+    for m, hidden in enumerate(states_of(row)):
       logits = np.asarray(hidden[0], np.float64) @ np.asarray(
         params["lm"]["unembedding"], np.float64
       )
@@ -52,12 +59,6 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
   assert figures["targets_by_offset"] == count.tolist()
   assert figures["loss_by_offset"] == pytest.approx(nll / count, rel=1e-5)
   assert figures["accuracy_by_offset"] == pytest.approx(correct / count)
-
-
-def _slice(tree, m):
-  import jax
-
-  return jax.tree.map(lambda leaf: leaf[m], tree)
 
 
 def test_with_decoding_the_table_has_both_speeds(

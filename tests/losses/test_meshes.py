@@ -34,9 +34,7 @@ def on_one_device():
   """Parameters, and (loss, sums), gradients with all logits alive."""
   model = tiny.multi_token_model(None, HEADS)
   params = tiny.random_params(model.abstract(), seed=1)
-  step = programs.quick_jit(
-    tiny.value_and_grad(model, config_lib.Loss(mode="unrolled"))
-  )
+  step = jax.jit(tiny.value_and_grad(model, config_lib.Loss(mode="unrolled")))
   return params, step(params, jnp.zeros(3), batch(), jnp.ones(3))
 
 
@@ -61,7 +59,7 @@ def test_eight_devices_compute_what_one_does(sizes, mode, really_compile):
     parallel.place_batch(batch(), mesh),
     jnp.ones(3),
   )
-  step = programs.quick_jit(
+  step = jax.jit(
     tiny.value_and_grad(model, config_lib.Loss(mode=mode, chunk_tokens=7)),
     # As a train step has them: gradients live where the parameters do.
     out_shardings=(whole, (shardings, whole)),
@@ -99,7 +97,7 @@ def test_the_detector_of_sums_sees_those_inside_a_loop():
     return jax.lax.scan(add, zero, (hidden_XCD, dlogits_XCV))[0]
 
   compiled = (
-    programs.quick_jit(
+    jax.jit(
       accumulate,
       in_shardings=(rows, rows),
       out_shardings=NamedSharding(mesh, P()),
@@ -129,7 +127,7 @@ def test_the_detector_of_rematerialisation_sees_one(really_compile):
     )
 
   with programs.captured_stderr() as stderr:
-    programs.quick_jit(lookup).lower(
+    jax.jit(lookup).lower(
       jnp.ones((8, 8)), jnp.zeros((8, 1), jnp.int32)
     ).compile()
     assert "nvoluntary full rematerialization" in stderr()

@@ -25,7 +25,7 @@ def model_and_step(tap="before_last"):
   heads = config_lib.Heads(offsets=OFFSETS, tap=tap, matched=False)
   model = tiny.multi_token_model(None, heads)
   params = tiny.random_params(model.abstract(), seed=2)
-  step = programs.quick_jit(tiny.value_and_grad(model))
+  step = jax.jit(tiny.value_and_grad(model))
 
   def run(batch, weights_M=(1.0,) * 4):
     return step(params, jnp.zeros(4), batch, jnp.asarray(weights_M))
@@ -119,7 +119,7 @@ def test_probes_are_the_norms_of_each_offsets_gradient(tap):
 
   lm = params["lm"]
   context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
-  out = programs.quick_jit(
+  out = jax.jit(
     lambda lm: model.trunk.apply(
       {"params": lm}, batch["tokens"], batch["positions"], context.mask
     )
@@ -150,7 +150,7 @@ def test_probes_are_the_norms_of_each_offsets_gradient(tap):
       return mean_nll(tap_BTD, 1)
     return extra(tap_BTD, unstack_layers(lm["layers"])[-1], 1)
 
-  @programs.quick_jit
+  @jax.jit
   def expected_norms(tap_BTD):
     gradients = [jax.grad(next_token)(tap_BTD)]
     layers = unstack_layers(params["heads"]["layer"])
@@ -190,13 +190,13 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
     )
     return jnp.sum(jnp.where(targets.valid_MBT[0], nll_BT, 0)) / count
 
-  expected, expected_gradients = programs.quick_jit(jax.value_and_grad(plain))(
+  expected, expected_gradients = programs.full_jit(jax.value_and_grad(plain))(
     params
   )
 
   def step(mode):
     loss = config_lib.Loss(mode=mode, chunk_tokens=B * T)
-    f = programs.quick_jit(tiny.value_and_grad(model, loss))
+    f = programs.full_jit(tiny.value_and_grad(model, loss))
     (value, _), (gradients, _) = f(params, jnp.zeros(1), batch, jnp.ones(1))
     return value, gradients
 
@@ -220,7 +220,7 @@ def test_tied_embeddings_get_both_gradients():
   batch = packed([documents(5, 6), documents(12)])
 
   def run(model, params):
-    step = programs.quick_jit(tiny.value_and_grad(model))
+    step = jax.jit(tiny.value_and_grad(model))
     (loss, _), (gradients, _) = step(params, jnp.zeros(2), batch, jnp.ones(2))
     return loss, gradients
 

@@ -103,7 +103,7 @@ def test_loss_is_that_of_a_double_loop(kind, x64):
   # jax.nn.dot_product_attention has its softmax in float32, always.
   rtol = 1e-7 if kind == "block" else 1e-12
 
-  @programs.quick_jit
+  @jax.jit
   def every_way(inputs, batch, coefficients_M):
     args = (inputs, batch, coefficients_M)
     ways = {mode: loss_of(model, mode)(*args) for mode in MODES}
@@ -152,7 +152,7 @@ def test_modes_agree_in_value_and_every_gradient(kind):
   model = small_model(kind)
   inputs, batch = random_inputs(model, 2, 8), batch_of("packed")
 
-  @programs.quick_jit
+  @jax.jit
   def every_mode(inputs):
     return {mode: gradient_of(model, mode)(inputs, batch) for mode in MODES}
 
@@ -170,10 +170,10 @@ def test_modes_agree_in_value_and_every_gradient(kind):
 def test_the_gradient_of_three_times_the_loss_is_three_times_it(mode):
   model = small_model("linear")
   inputs, batch = random_inputs(model, 2, 8), batch_of("holes")
-  (loss, _), once = programs.quick_jit(gradient_of(model, mode))(inputs, batch)
-  (loss_3, _), thrice = programs.quick_jit(
-    gradient_of(model, mode, factor=3.0)
-  )(inputs, batch)
+  (loss, _), once = jax.jit(gradient_of(model, mode))(inputs, batch)
+  (loss_3, _), thrice = jax.jit(gradient_of(model, mode, factor=3.0))(
+    inputs, batch
+  )
   np.testing.assert_allclose(loss_3, 3 * loss, rtol=1e-6)
   expected = jax.tree.map(lambda g: 3 * g, once)
   # Squared norms scale with the square.
@@ -185,9 +185,9 @@ def test_the_gradient_of_three_times_the_loss_is_three_times_it(mode):
 def test_chunks_need_not_divide_the_tokens(chunk_tokens):
   model = small_model("linear")
   inputs, batch = random_inputs(model, 2, 8), batch_of("packed")
-  expected = programs.quick_jit(gradient_of(model, "unrolled"))(inputs, batch)
+  expected = jax.jit(gradient_of(model, "unrolled"))(inputs, batch)
 
-  @programs.quick_jit
+  @jax.jit
   def both(inputs):
     return [
       gradient_of(model, mode, chunk_tokens=chunk_tokens)(inputs, batch)
@@ -220,7 +220,7 @@ def test_a_vocabulary_and_tokens_that_are_no_multiple_of_the_chunk():
   expected = mean_nll(inputs.hidden_BTD, 1) + mean_nll(extra_BTD, 2)
   for mode in ("fused", "remat"):
     f = loss_of(model, mode, chunk_tokens=2048, z_loss=0.0)
-    loss, _ = programs.quick_jit(f)(inputs, batch)
+    loss, _ = jax.jit(f)(inputs, batch)
     np.testing.assert_allclose(loss, expected, rtol=1e-6)
 
 
@@ -259,7 +259,7 @@ def test_bfloat16_inputs_get_float32_mathematics():
 
   def run(mode, inputs):
     targets = losses.batch_targets(batch, OFFSETS)
-    return programs.quick_jit(
+    return jax.jit(
       jax.value_and_grad(
         lambda inputs: losses.multi_offset_loss(
           cut_head,
@@ -297,7 +297,7 @@ def test_bfloat16_inputs_get_float32_mathematics():
 def test_no_valid_target_is_zero_with_zero_gradients():
   model = small_model("medusa")
   inputs = random_inputs(model, 2, 8)
-  step = programs.quick_jit(
+  step = jax.jit(
     lambda *args: [gradient_of(model, mode)(*args) for mode in MODES]
   )
   for (loss, sums), gradients in step(inputs, batch_of("empty")):
@@ -310,7 +310,7 @@ def test_heads_without_an_offset_get_no_gradient():
   # As when a model with heads is trained further on offset 1 alone.
   inputs, batch = random_inputs(small_model("linear"), 2, 8), batch_of("packed")
   alone = small_model("linear", offsets=(1,))
-  step = programs.quick_jit(
+  step = jax.jit(
     lambda *args: [gradient_of(alone, mode)(*args) for mode in MODES]
   )
   for _, gradients in step(inputs, batch):
@@ -324,7 +324,7 @@ def test_heads_without_an_offset_get_no_gradient():
 def test_ids_of_targets_that_do_not_count_change_nothing():
   model = small_model("linear")
   inputs, batch = random_inputs(model, 2, 8), batch_of("holes")
-  step = programs.quick_jit(gradient_of(model, "fused"))
+  step = jax.jit(gradient_of(model, "fused"))
   # Hidden states stay, so these ids matter as targets only.
   changed = batch | {
     "tokens": np.where(batch["loss_mask"], batch["tokens"], 10)
@@ -341,9 +341,7 @@ def test_the_last_prompt_token_alone_learns_a_one_token_answer():
   model = small_model("linear", offsets=(1, 3))
   inputs = random_inputs(model, 1, 8)
   batch = tiny.pack([[[1, 2, 3, 4, 5]]], 8, 11, [[[0, 0, 0, 0, 1]]])
-  (_, sums), gradients = programs.quick_jit(gradient_of(model, "fused"))(
-    inputs, batch
-  )
+  (_, sums), gradients = jax.jit(gradient_of(model, "fused"))(inputs, batch)
   assert sums.count_M.tolist() == [1, 1]
   for gradient_BTD, row in [(gradients.hidden_BTD, 3), (gradients.tap_BTD, 1)]:
     (learns,) = np.nonzero(np.any(gradient_BTD[0] != 0, axis=-1))
@@ -358,10 +356,8 @@ def test_without_differentiation_no_gradient_is_computed():
   def is_gradient(shape):
     return shape[-2:] == (d, v)
 
-  evaluation = programs.quick_jit(loss_of(model, "fused")).lower(inputs, batch)
-  training = programs.quick_jit(gradient_of(model, "fused")).lower(
-    inputs, batch
-  )
+  evaluation = jax.jit(loss_of(model, "fused")).lower(inputs, batch)
+  training = jax.jit(gradient_of(model, "fused")).lower(inputs, batch)
   assert programs.has_dot_of_shape(training.as_text(), is_gradient)
   assert not programs.has_dot_of_shape(evaluation.as_text(), is_gradient)
 

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import programs
 import pytest
 import tiny
 
@@ -58,7 +57,7 @@ def value_and_gradients(model, mode, targets, only_heads, states=None):
       only_heads,
     )  # fmt: skip
 
-  return programs.quick_jit(jax.value_and_grad(f, has_aux=True))
+  return jax.jit(jax.value_and_grad(f, has_aux=True))
 
 
 def by_hand(model, targets, batch):
@@ -109,7 +108,7 @@ def by_hand(model, targets, batch):
       seen.append((sum(nlls), sum(hits)))
     return loss, seen
 
-  return programs.quick_jit(jax.value_and_grad(f, has_aux=True))
+  return jax.jit(jax.value_and_grad(f, has_aux=True))
 
 
 @pytest.mark.parametrize("unembedding", ["shared", "copied"])

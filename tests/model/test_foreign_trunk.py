@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import programs
 import pytest
 import tiny
 from flax import nnx
@@ -249,7 +248,7 @@ def own_loss(name, params, head_params, rows):
 def on_one_device(name):
   """((loss, sums), (gradients, squared norms at the tap)), fused."""
   model, params = example(name)
-  return programs.quick_jit(tiny.value_and_grad(model))(
+  return jax.jit(tiny.value_and_grad(model))(
     params, jnp.zeros(3), batch(), jnp.ones(3)
   )
 
@@ -273,7 +272,7 @@ def test_loss_and_gradients_equal_those_written_by_hand(name):
   model, params = example(name)
   own = MODULES[name]()
   (loss, _), (grads, squared_M) = on_one_device(name)
-  expected, (module_grads, head_grads) = programs.quick_jit(
+  expected, (module_grads, head_grads) = jax.jit(
     jax.value_and_grad(functools.partial(own_loss, name), argnums=(0, 1))
   )(own.unpack(params["lm"]), params["heads"], batch())
   assert float(loss) == pytest.approx(float(expected), rel=1e-5)
@@ -298,7 +297,7 @@ def test_eight_devices_compute_what_one_does(name):
     parallel.place_batch(batch(), mesh),
     jax.device_put(jnp.ones(3), NamedSharding(mesh, P())),
   )
-  (loss, _), (grads, _) = programs.quick_jit(tiny.value_and_grad(model))(*args)
+  (loss, _), (grads, _) = jax.jit(tiny.value_and_grad(model))(*args)
   (expected, _), (expected_grads, _) = on_one_device(name)
   assert float(loss) == pytest.approx(float(expected), rel=1e-5)
   assert_gradients(jax.device_get(grads), jax.device_get(expected_grads))
@@ -354,7 +353,7 @@ def plain_greedy(params, ids, n):
   """The module by itself, the whole text again for every token."""
   own = cached().unpack(params["lm"])
 
-  @programs.quick_jit
+  @jax.jit
   def next_token(tokens_T, length):
     mask = jnp.tril(jnp.ones((32, 32), bool))[None, None]
     logits = CachedDecoder().apply(
@@ -399,7 +398,7 @@ def test_without_keys_and_values_the_refusal_says_what_is_missing():
 
 
 def test_parameters_of_the_module_go_in_and_out_unchanged():
-  variables = programs.quick_jit(Decoder().init)(
+  variables = jax.jit(Decoder().init)(
     jax.random.key(3), *jnp.zeros((2, 1, 1), int), jnp.ones((1, 1, 1, 1), bool)
   )
   own = linen()
@@ -409,7 +408,7 @@ def test_parameters_of_the_module_go_in_and_out_unchanged():
   assert "norm" not in packed["module"]
   tiny.assert_close(own.unpack(packed), variables["params"], 0)
   model = model_of(own)
-  made = programs.quick_jit(
+  made = jax.jit(
     lambda lm: parallel.unbox(model.init_boxed(jax.random.key(0), lm))
   )(packed)
   tiny.assert_close(made["lm"], packed, 0)

@@ -5,7 +5,6 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-import programs
 import pytest
 import tiny
 
@@ -49,7 +48,7 @@ def test_a_position_reads_its_document_up_to_itself():
   trunk, params = trunk_of(), params_of()
   direction_D = np.random.default_rng(0).normal(size=32)
 
-  @programs.quick_jit
+  @jax.jit
   def jacobian(embedding_VD):
     def hidden(embedding_VD):
       out = run(trunk, params | {"embedding": embedding_VD})
@@ -84,7 +83,7 @@ def test_rematerialisation_changes_no_value():
       out = run(trunk, params)
       return jnp.sum(weights_BTD * (out.hidden_BTD + out.tap_BTD))
 
-    lowered = programs.quick_jit(jax.value_and_grad(loss)).lower(params)
+    lowered = jax.jit(jax.value_and_grad(loss)).lower(params)
     products[remat] = lowered.as_text().count("stablehlo.dot_general")
     results[remat] = lowered.compile()(params)
   # The policies do differ: by what is computed again.
@@ -99,7 +98,7 @@ def test_layers_in_a_loop_are_layers_in_a_scan(tap):
   layers = unstack_layers(params["layers"])
   assert len(layers) == 3
 
-  @programs.quick_jit
+  @jax.jit
   def both(params):
     scanned = run(trunk, params)
     return scanned, run(trunk, params | {"layers": layers})
@@ -172,7 +171,7 @@ def tree_case():
     for path in PATHS
   ]
   batch = tiny.pack(rows, max(LENGTHS) + 3)
-  out = programs.quick_jit(
+  out = jax.jit(
     lambda batch: trunk.apply(
       {"params": params},
       batch["tokens"],
@@ -195,7 +194,7 @@ def tree_case():
 
   depth_Q = ancestors().sum(axis=1) - 1
 
-  @programs.quick_jit
+  @jax.jit
   def run_tree(tree_BQ, cache):
     return trunk.apply(
       {"params": params},
