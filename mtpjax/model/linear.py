@@ -1,5 +1,6 @@
 """A linear map over any number of axes."""
 
+import math
 from typing import Any
 
 import flax.linen as nn
@@ -43,11 +44,15 @@ class Linear(nn.Module):
     in_shape = x.shape[-n_in:]
     dtype = jnp.dtype(self.dtype)
     if self.has_variable("params", _TRANSPOSED):
-      kernel: Any = self.get_variable("params", _TRANSPOSED)
-      lasts = tuple(range(-n_in, 0))
-      y = jnp.tensordot(x.astype(dtype), kernel.astype(dtype), (lasts, lasts))
+      # As a matrix: kernels of more axes XLA would copy at each pass.
+      matrix: Any = self.get_variable("params", _TRANSPOSED).reshape(
+        -1, math.prod(in_shape)
+      )
+      rows = x.astype(dtype).reshape(*x.shape[:-n_in], -1)
+      y = jnp.tensordot(rows, matrix.astype(dtype), axes=(-1, -1))
+      y = y.reshape(*x.shape[:-n_in], *self.out_shape)
     else:
-      kernel = self.param(
+      kernel: Any = self.param(
         "kernel",
         parallel.logical(
           _identity if self.is_identity else self._random(n_in),

@@ -228,10 +228,12 @@ def transpose_unembedding(params: Any) -> Any:
 
 def unembed(normed: jax.Array, unembedding_DV: jax.Array) -> jax.Array:
   """Returns the logits [..., V] of normed states; at least float32."""
-  return jnp.einsum(
-    "...d,dv->...v",
+  # Over the last axes of both: of one row XLA would copy a table [V, D], which
+  # is what decoding has, to turn it round.
+  return jax.lax.dot_general(
     normed,
-    unembedding_DV.astype(normed.dtype),
+    unembedding_DV.T.astype(normed.dtype),
+    (((normed.ndim - 1,), (1,)), ((), ())),
     preferred_element_type=jnp.promote_types(normed.dtype, jnp.float32),
   )
 

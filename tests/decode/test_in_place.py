@@ -1,9 +1,12 @@
-"""A chunk of passes leaves every cache where it lies."""
+"""A chunk of passes leaves every cache and every weight where it lies."""
 
+import math
 import re
 
+import jax
 import jax.numpy as jnp
 import pytest
+import tiny
 from decoding import (
   CHAIN,
   ROOT,
@@ -16,9 +19,25 @@ from decoding import (
 )
 from programs import computations
 
+from mtpjax import config as config_lib
 from mtpjax.decode import batch, step
 
 MODEL = multi_token_model()
+
+
+MADE = re.compile(
+  r"= f32\[([\d,]+)\]\S* (copy|concatenate|scatter|transpose)\("
+)
+
+
+def made(compiled):
+  """Lists the lines that make an array out of others, by its shape."""
+  return [
+    (tuple(map(int, found[1].split(","))), line.strip())
+    for lines in computations(compiled.as_text()).values()
+    for line in lines
+    if (found := MADE.search(line))
+  ]
 
 
 def copies_of_caches(tree, **changes):
@@ -27,16 +46,8 @@ def copies_of_caches(tree, **changes):
   asked = random_requests(1, 0.8)
   spec, tables, state = start(MODEL, params, tree, asked, (3,), **changes)
   lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
-  compiled = lowered.compile()
-  shape = state.cache[0].keys_BKSH.shape
-  size = f"f32[{','.join(map(str, shape))}]"
-  made = re.compile(rf"= {re.escape(size)}\S* (copy|concatenate|scatter)\(")
-  return [
-    line.strip()
-    for lines in computations(compiled.as_text()).values()
-    for line in lines
-    if made.search(line)
-  ]
+  cache = state.cache[0].keys_BKSH.shape
+  return [line for shape, line in made(lowered.compile()) if shape == cache]
 
 
 @pytest.mark.parametrize(
@@ -56,3 +67,38 @@ def test_a_copy_would_be_seen(monkeypatch):
   real = step.cache.commit
   monkeypatch.setattr(step.cache, "commit", committed_early)
   assert copies_of_caches(ROOT, room=2)
+
+
+def copies_of_weights(model, tree):
+  """Lists what a chunk for one request makes that is as large as a weight."""
+  params = to_decode(model, random_params(model, 1))
+  asked = random_requests(1, 0.8, n=1)
+  spec, tables, state = start(model, params, tree, asked)
+  lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
+  sizes = {leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1}
+  return [
+    line for shape, line in made(lowered.compile()) if math.prod(shape) in sizes
+  ]
+
+
+SIZES = dict(vocab_size=211, d_model=38, n_attention_heads=6, n_kv_heads=3,
+             d_head=22, d_ff=67)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_tied", [True, False], ids=["tied", "untied"])
+@pytest.mark.parametrize(
+  "tree, settings",
+  [
+    (ROOT, {}),
+    (CHAIN, dict(kind="block")),
+    (CHAIN, dict(kind="medusa", tap="normed", unembedding="copied")),
+    (CHAIN, dict(kind="sequential", tap="last")),
+  ],
+  ids=["plain", "block", "medusa", "sequential"],
+)
+def test_no_pass_copies_a_weight(tree, settings, is_tied):
+  heads = config_lib.Heads(matched=False, **settings)
+  model = tiny.multi_token_model(
+    None, heads, tied_embeddings=is_tied, **SIZES
+  )  # fmt: skip
+  assert copies_of_weights(model, tree) == []
