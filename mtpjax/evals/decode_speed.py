@@ -181,21 +181,20 @@ def _batches(
 
 
 def _round(record: _Record, round_: int, with_details: bool) -> None:
+  if not round_:  # compiles
+    for trial in record.trials:
+      record.results.append(trial.results(trial.run(trial.start())[1]))
+    return
   loop_secs = served_secs = 0.0
   for trial in record.trials:
-    taken, state = trial.run(trial.start())
-    loop_secs += taken
+    loop_secs += trial.run(trial.start())[0]
     served_secs += trial.served_secs(CHUNK_PASSES)
-    if not round_:
-      record.results.append(trial.results(state))
-  if round_:
-    record.loop_secs.append(loop_secs)
-    record.served_secs.append(served_secs)
+  record.loop_secs.append(loop_secs)
+  record.served_secs.append(served_secs)
   if with_details:
     # Slow, so each round looks at another batch.
     trial = record.trials[round_ % len(record.trials)]
-    token_secs = trial.token_secs()
-    record.token_secs += token_secs if round_ else []
+    record.token_secs += trial.token_secs()
 
 
 def _speed(
