@@ -7,10 +7,10 @@
   mtpjax train experiments/smollm2_medusa.py --workdir runs/smollm2_medusa
   mtpjax evaluate runs/smollm2_medusa --classes code,prose,chat
 
-Hardware: two CPU cores. 0.3 M tokens run through the model
-once (a quarter of an hour), which leaves 0.7 GB of hidden states in
-runs/states; then the heads are trained on those, 280 steps of 7 seconds. A run
-that is stopped goes on where it was.
+Hardware: two CPU cores. 0.3 M tokens run through the model once (13 minutes),
+which leaves 0.7 GB of hidden states in runs/states; then the heads are trained
+on those, 280 steps of 7 to 8 seconds (35 minutes). A run that is stopped goes on
+where it was.
 
 The text is the source code of packages that mtpjax itself needs; another
 package is held out. The heads learn what the model itself would choose
