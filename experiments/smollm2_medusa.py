@@ -9,8 +9,8 @@
 
 Hardware: two CPU cores. 0.3 M tokens run through the model once (13 minutes),
 which leaves 0.7 GB of hidden states in runs/states; then the heads are trained
-on those, 280 steps of 7 to 8 seconds (35 minutes). A run that is stopped goes on
-where it was.
+on those, 280 steps of 7 to 8 seconds (35 minutes). A run that is stopped goes
+on where it was.
 
 The text is the source code of packages that mtpjax itself needs; another
 package is held out. The heads learn what the model itself would choose
