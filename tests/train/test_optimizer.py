@@ -72,3 +72,49 @@ def test_moments_of_boxed_parameters_have_their_names():
     return jax.tree.map(lambda box: box.names, tree, is_leaf=parallel.is_box)
 
   assert names(adam.mu) == names(adam.nu) == names(boxes)
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+def test_model_and_heads_each_have_their_rate_their_wait_and_their_clip(apart):
+  """Adam written out; a large epsilon, or clipping would not show."""
+  settings = config_lib.Optim(
+    peak_lr=0.5, warmup_steps=2, decay_steps=20, weight_decay=0.0, eps=1.0,
+    clip_norm=1.0, heads_lr_ratio=3.0, heads_only_steps=3, clips_apart=apart,
+  )  # fmt: skip
+  box = parallel.Logical(np.zeros((2, 2), np.float32), ("embed", "embed_out"))
+  optimizer = make_optimizer(settings, {"lm": {"w": box}, "heads": {"w": box}})
+  params = {
+    name: {"w": np.zeros((2, 2), np.float32)} for name in ("lm", "heads")
+  }
+  rng = np.random.default_rng(0)
+  scales = {"lm": 4.0, "heads": 0.5}
+  state = optimizer.init(params)
+  moments = {name: [np.zeros((2, 2)), np.zeros((2, 2))] for name in params}
+  cosine = {"lm": 17, "heads": 20}  # steps of each schedule, warm-up included
+  for step in range(8):
+    grads = {
+      name: {"w": np.float32(scales[name] * rng.normal(size=(2, 2)))}
+      for name in params
+    }
+    updates, state = optimizer.update(grads, state, params)
+    norms = {name: np.linalg.norm(part["w"]) for name, part in grads.items()}
+    whole = np.linalg.norm(list(norms.values()))
+    for name in params:
+      norm = norms[name] if apart else whole
+      g = grads[name]["w"] * min(1.0, 1.0 / norm)
+      m, v = moments[name]
+      m[:] = settings.b1 * m + (1 - settings.b1) * g
+      v[:] = settings.b2 * v + (1 - settings.b2) * g**2
+      m_hat = m / (1 - settings.b1 ** (step + 1))
+      v_hat = v / (1 - settings.b2 ** (step + 1))
+      own = step if name == "heads" else step - 3
+      peak = 1.5 if name == "heads" else 0.5
+      last = settings.final_lr_fraction
+      along = np.pi * (own - 2) / (cosine[name] - 2)
+      rate = peak * (last + (1 - last) * (1 + np.cos(along)) / 2)
+      if own < 2:
+        rate = peak * max(own, 0) / 2
+      np.testing.assert_allclose(
+        updates[name]["w"], -rate * m_hat / (np.sqrt(v_hat) + 1.0),
+        rtol=1e-4, atol=1e-7,
+      )  # fmt: skip
