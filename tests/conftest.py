@@ -12,9 +12,10 @@ import pytest
 # started by a test share the cache.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Most time goes into compiling programs that run once on tiny arrays. XLA
-# rewrites, fuses and partitions them as ever, but spends little on machine
-# code, which halves the whole. What XLA_FLAGS says already stays; as users do
-# compiles "--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=1".
+# partitions them as ever, but fuses less and spends little on machine code,
+# which halves the whole. Tests of memory, copies or equal bits ask for
+# `programs.AS_USERS`. What XLA_FLAGS says already stays; as users do compiles
+# "--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=1".
 FLAGS = {
   "xla_force_host_platform_device_count": "8",
   "xla_backend_optimization_level": "0",

@@ -8,14 +8,12 @@ import tempfile
 
 import jax
 
-# `jax.jit` with the machine code that users get, see conftest.py.
-full_jit = functools.partial(
-  jax.jit,
-  compiler_options={
-    "xla_backend_optimization_level": 3,
-    "xla_cpu_use_fusion_emitters": True,
-  },
-)
+# The code that users get, see conftest.py.
+AS_USERS = {
+  "xla_backend_optimization_level": 3,
+  "xla_cpu_use_fusion_emitters": True,
+}
+full_jit = functools.partial(jax.jit, compiler_options=AS_USERS)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from decoding import (
   start,
   to_decode,
 )
-from programs import computations
+from programs import AS_USERS, computations
 
 from mtpjax import config as config_lib
 from mtpjax.decode import batch, step
@@ -30,8 +30,9 @@ MADE = re.compile(
 )
 
 
-def made(compiled):
+def made(lowered):
   """Lists the lines that make an array out of others, by its shape."""
+  compiled = lowered.compile(compiler_options=AS_USERS)
   return [
     (tuple(map(int, found[1].split(","))), line.strip())
     for lines in computations(compiled.as_text()).values()
@@ -47,7 +48,7 @@ def copies_of_caches(tree, **changes):
   spec, tables, state = start(MODEL, params, tree, asked, (3,), **changes)
   lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
   cache = state.cache[0].keys_BKSH.shape
-  return [line for shape, line in made(lowered.compile()) if shape == cache]
+  return [line for shape, line in made(lowered) if shape == cache]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +77,7 @@ def copies_of_weights(model, tree):
   spec, tables, state = start(model, params, tree, asked)
   lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
   sizes = {leaf.size for leaf in jax.tree.leaves(params) if leaf.ndim > 1}
-  return [
-    line for shape, line in made(lowered.compile()) if math.prod(shape) in sizes
-  ]
+  return [line for shape, line in made(lowered) if math.prod(shape) in sizes]
 
 
 SIZES = dict(vocab_size=211, d_model=38, n_attention_heads=6, n_kv_heads=3,
@@ -98,7 +97,5 @@ SIZES = dict(vocab_size=211, d_model=38, n_attention_heads=6, n_kv_heads=3,
 )
 def test_no_pass_copies_a_weight(tree, settings, is_tied):
   heads = config_lib.Heads(matched=False, **settings)
-  model = tiny.multi_token_model(
-    None, heads, tied_embeddings=is_tied, **SIZES
-  )  # fmt: skip
+  model = tiny.multi_token_model(None, heads, tied_embeddings=is_tied, **SIZES)
   assert copies_of_weights(model, tree) == []
