@@ -8,7 +8,7 @@ import pytest
 import mtpjax
 
 PACKAGE = pathlib.Path(mtpjax.__file__).parent
-ANYONE_MAY_READ = {"config", "errors", "_version"}
+ANYONE_MAY_READ = {"config", "errors", "progress", "_version"}
 BELOW_JOBS = {
   "train", "evals", "decode", "superposed", "checkpoint", "losses", "heads",
   "model", "data", "parallel",
@@ -17,6 +17,7 @@ MAY_IMPORT = {
   "__init__": {"api"},
   "_version": set(),
   "errors": set(),
+  "progress": set(),
   "config": set(),
   "__main__": {"cli"},
   "cli": {"jobs"},
