@@ -2,14 +2,16 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from mtpjax.config import Data
 from mtpjax.data.document import Document
 from mtpjax.data.sources import read_documents
+from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
@@ -29,13 +31,14 @@ class SourceDigest:
   def add(self, document: Document) -> None:
     """Counts a document and hashes its name, parts and messages."""
     self.documents += 1
-    content: list[Any] = [document.name, document.parts]
-    if document.messages:
-      content.append(document.messages)
-    parts = json.dumps(content).encode()
     # The length in front keeps two documents apart from one long one.
-    self._hash.update(len(parts).to_bytes(8))
-    self._hash.update(parts)
+    length = sum(map(len, _hashed(document)))
+    self._hash.update(length.to_bytes(8))
+    for raw in _hashed(document):
+      self._hash.update(raw)
+      length -= len(raw)
+    if length:
+      raise UserError(f"{document.name}: changed while it was read; try again")
 
   def to_dict(self) -> dict[str, Any]:
     """Returns spec, document count and SHA-256 (hex)."""
@@ -47,8 +50,29 @@ class SourceDigest:
     } | split
 
 
+def _hashed(document: Document) -> Iterable[bytes]:
+  """Returns the document as JSON, one long line; a long text is read."""
+  content: list[Any] = [document.name, document.parts]
+  if document.long_text is None:
+    if document.messages:
+      content.append(document.messages)
+    try:
+      return (json.dumps(content).encode(),)
+    except RecursionError as error:
+      raise UserError(
+        f"{document.name}: nested too deeply; leave this record out"
+      ) from error
+  content[1] = (("", True),)
+  start, _, end = json.dumps(content).rpartition('""')
+  # JSON spells each character by itself.
+  text = (
+    json.dumps(piece)[1:-1].encode() for piece in document.long_text.pieces()
+  )
+  return itertools.chain((f'{start}"'.encode(),), text, (f'"{end}'.encode(),))
+
+
 def read_sources(
-  config: Data, digests: list[SourceDigest]
+  config: Data, digests: list[SourceDigest], count: Count = ignore
 ) -> Iterator[Document]:
   """Reads the documents of all sources, one source after the other.
 
@@ -56,9 +80,10 @@ def read_sources(
     config: `sources`, `validation_sources`, `max_documents` and
       `replace_invalid_utf8` are used.
     digests: gets one digest per source, complete when the iterator ends.
+    count: as in `read_documents`.
 
   Yields:
-    The documents; those without parts are yielded but neither counted
+    The documents; those that were not read are yielded but neither counted
     towards `max_documents` nor hashed.
 
   Raises:
@@ -67,7 +92,7 @@ def read_sources(
   # All specs are looked at before the first, possibly long, source is read.
   specs = (*config.sources, *config.validation_sources)
   sources = [
-    read_documents(spec, config.replace_invalid_utf8) for spec in specs
+    read_documents(spec, config.replace_invalid_utf8, count) for spec in specs
   ]
   digests += [SourceDigest(spec) for spec in config.sources]
   digests += [SourceDigest(spec, True) for spec in config.validation_sources]
@@ -75,11 +100,11 @@ def read_sources(
   n_documents = 0
   for source, digest in zip(sources, digests, strict=True):
     for document in source:
-      if document.parts and not digest.is_validation:
+      if document.is_read and not digest.is_validation:
         if config.max_documents and n_documents == config.max_documents:
           break
         n_documents += 1
-      if document.parts:
+      if document.is_read:
         digest.add(document)
       if has_validation:
         document = dataclasses.replace(
