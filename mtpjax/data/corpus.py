@@ -4,20 +4,52 @@ Axes: N documents or pieces, T tokens.
 """
 
 import array
+import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
+import os
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from mtpjax.data.blocks import Block, cut_blocks, join_blocks
 from mtpjax.data.document import Document
+from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer, require_chat_template
 
-# Progress is told after so many tokens: a few times a second.
-_REPORT_EVERY = 200_000
+# Characters tokenised at a time, and what a document counts for at least.
+_BATCH, _LEAST = 2**20, 2**8
 
 Report = Callable[[int, int], None]
+
+
+class FlatFile:
+  """An array on disk that is read by slices, never mapped.
+
+  What is mapped counts as memory of the process, up to all of the file.
+  """
+
+  def __init__(self, path: pathlib.Path, dtype: np.dtype):
+    self._dtype = dtype
+    self._file = open(path, "rb")
+    self._length = os.fstat(self._file.fileno()).st_size // dtype.itemsize
+
+  def __len__(self) -> int:
+    return self._length
+
+  def __getitem__(self, run: slice) -> np.ndarray:
+    start, stop, _ = run.indices(self._length)
+    size = self._dtype.itemsize
+    raw = os.pread(
+      self._file.fileno(), max(stop - start, 0) * size, start * size
+    )
+    return np.frombuffer(raw, self._dtype)
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +57,7 @@ class Corpus:
   """Tokenised documents.
 
   Attributes:
-    tokens_T: ids of all documents, end to end; memory-mapped.
+    tokens_T: ids of all documents, end to end.
     loss_mask_T: may the token be a target? (bool)
     lengths_N: tokens of each document, BOS and EOS included.
     draws_N: a number in [0, 1) of each document's name and the seed; those
@@ -34,11 +66,16 @@ class Corpus:
       assistant says nothing.
   """
 
-  tokens_T: np.ndarray
-  loss_mask_T: np.ndarray
+  tokens_T: FlatFile
+  loss_mask_T: FlatFile
   lengths_N: np.ndarray
   draws_N: np.ndarray
   n_skipped: int
+
+  def close(self) -> None:
+    """Closes the files."""
+    self.tokens_T.close()
+    self.loss_mask_T.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +121,7 @@ def tokenize_corpus(
   seed: int,
   folder: pathlib.Path,
   report: Report,
+  count: Count = ignore,
 ) -> Corpus:
   """Tokenises documents into two flat files.
 
@@ -98,8 +136,9 @@ def tokenize_corpus(
     bos_id: written before each document; None writes none.
     eos_id: written after each document; None writes none.
     seed: of the draws that decide the split.
-    folder: where the flat files go; they are mapped, so keep it meanwhile.
-    report: called now and then with the documents and tokens so far.
+    folder: where the flat files go.
+    report: called after each document with the documents and tokens so far.
+    count: called with the bytes read of long texts.
 
   Returns:
     The corpus.
@@ -110,22 +149,19 @@ def tokenize_corpus(
   """
   dtype = token_dtype(tokenizer.vocab_size)
   lengths, draws = array.array("q"), array.array("d")
-  n_skipped = n_tokens = reported = 0
+  n_skipped = n_tokens = 0
   tokens_file, mask_file = folder / "tokens.flat", folder / "loss_mask.flat"
+  stretches = _cut(documents, tokenizer, bos_id, eos_id, count)
   with open(tokens_file, "wb") as tokens, open(mask_file, "wb") as mask:
-    for document in documents:
-      if document.messages:
-        parts = _tokenize_conversation(document, tokenizer)
-      else:
-        parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
-      if not parts:
+    for document, parts in _encode_all(stretches, tokenizer, bos_id, eos_id):
+      length = 0
+      for ids_T, is_trained in parts:
+        tokens.write(ids_T.astype(dtype).tobytes())
+        mask.write((b"\x01" if is_trained else b"\x00") * len(ids_T))
+        length += len(ids_T)
+      if not length:
         n_skipped += 1
         continue
-      length = 0
-      for ids, is_trained in parts:
-        tokens.write(np.array(ids, dtype).tobytes())
-        mask.write((b"\x01" if is_trained else b"\x00") * len(ids))
-        length += len(ids)
       lengths.append(length)
       draws.append(
         held_out_draw(seed, document.name)
@@ -135,17 +171,134 @@ def tokenize_corpus(
         else 2.0
       )
       n_tokens += length
-      if n_tokens - reported >= _REPORT_EVERY:
-        report(len(lengths), n_tokens)
-        reported = n_tokens
-  report(len(lengths), n_tokens)
+      report(len(lengths), n_tokens)
   return Corpus(
-    _map(tokens_file, dtype),
-    _map(mask_file, np.dtype(np.bool_)),
+    FlatFile(tokens_file, dtype),
+    FlatFile(mask_file, np.dtype(np.bool_)),
     np.array(lengths, np.int64),
     np.array(draws, np.float64),
     n_skipped,
   )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stretch:
+  """A document, or a block of one, on its way to ids.
+
+  Attributes:
+    number: of the document.
+    document: what it belongs to.
+    block: of plain text, to be tokenised; None where `parts` are known.
+    parts: (ids, are they trained?) in order, complete.
+  """
+
+  number: int
+  document: Document
+  block: Block | None
+  parts: Sequence[tuple[list[int], bool]] = ()
+
+
+def _cut(
+  documents: Iterable[Document],
+  tokenizer: Tokenizer,
+  bos_id: int | None,
+  eos_id: int | None,
+  count: Count,
+) -> Iterator[_Stretch]:
+  """Yields all documents in stretches, plain texts not yet tokenised."""
+  for number, document in enumerate(documents):
+    if document.messages:
+      parts = _tokenize_conversation(document, tokenizer)
+      yield _Stretch(number, document, None, parts)
+    elif document.long_text is None and not _is_plain(document):
+      parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
+      yield _Stretch(number, document, None, parts)
+    else:
+      pieces = (
+        (document.parts[0][0],)
+        if document.long_text is None
+        else document.long_text.pieces(count)
+      )
+      for block in cut_blocks(pieces, tokenizer):
+        yield _Stretch(number, document, block)
+
+
+def _is_plain(document: Document) -> bool:
+  return len(document.parts) == 1 and document.parts[0][1]
+
+
+def _encode_all(
+  stretches: Iterable[_Stretch],
+  tokenizer: Tokenizer,
+  bos_id: int | None,
+  eos_id: int | None,
+) -> Iterator[tuple[Document, Iterator[tuple[np.ndarray, bool]]]]:
+  """Yields documents, each with (ids, are they trained?) in order."""
+  encoded = _encode_ahead(stretches, tokenizer)
+  for _, group in itertools.groupby(encoded, lambda pair: pair[0].number):
+    stretch, ids_T = next(group)
+    if stretch.block is None:
+      known = ((np.array(ids), is_on) for ids, is_on in stretch.parts)
+      yield stretch.document, known
+      continue
+    blocks = (
+      (other.block, other_T)
+      for other, other_T in itertools.chain([(stretch, ids_T)], group)
+      if other.block is not None
+    )
+    runs = _with_ends(join_blocks(blocks, tokenizer), bos_id, eos_id)
+    yield stretch.document, ((run_T, True) for run_T in runs)
+
+
+def _encode_ahead(
+  stretches: Iterable[_Stretch], tokenizer: Tokenizer
+) -> Iterator[tuple[_Stretch, np.ndarray]]:
+  """Yields each stretch with the ids of its block's text.
+
+  While one batch is tokenised on all cores, the next is read.
+  """
+  with concurrent.futures.ThreadPoolExecutor(1) as executor:
+    waiting = None
+    for batch in _batches(stretches):
+      texts = [s.block.text if s.block else "" for s in batch]
+      coming = batch, executor.submit(tokenizer.encode_batch, texts)
+      if waiting is not None:
+        yield from zip(waiting[0], waiting[1].result(), strict=True)
+      waiting = coming
+    if waiting is not None:
+      yield from zip(waiting[0], waiting[1].result(), strict=True)
+
+
+def _batches(stretches: Iterable[_Stretch]) -> Iterator[list[_Stretch]]:
+  batch: list[_Stretch] = []
+  size = 0
+  for stretch in stretches:
+    batch.append(stretch)
+    size += _LEAST + (len(stretch.block.text) if stretch.block else 0)
+    if size >= _BATCH:
+      yield batch
+      batch, size = [], 0
+  if batch:
+    yield batch
+
+
+def _with_ends(
+  runs: Iterable[np.ndarray], bos_id: int | None, eos_id: int | None
+) -> Iterator[np.ndarray]:
+  """Puts BOS and EOS around ids, if there are any.
+
+  A text that begins with BOS gets no second one.
+  """
+  is_empty = True
+  for run_T in runs:
+    if len(run_T) == 0:
+      continue
+    if is_empty and bos_id is not None and run_T[0] != bos_id:
+      yield np.array([bos_id])
+    is_empty = False
+    yield run_T
+  if not is_empty and eos_id is not None:
+    yield np.array([eos_id])
 
 
 def _tokenize_text(
@@ -255,10 +408,3 @@ def count_targets(pieces: Pieces) -> tuple[int, int]:
     mask_T = pieces.corpus.loss_mask_T[start + 1 : start + length]
     targets += int(np.count_nonzero(mask_T))
   return int(pieces.lengths_N.sum()), targets
-
-
-def _map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
-  if path.stat().st_size == 0:
-    return np.zeros(0, dtype)
-  # A plain view: slicing the memmap class itself is several times slower.
-  return np.asarray(np.memmap(path, dtype, mode="r"))

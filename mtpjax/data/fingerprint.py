@@ -2,14 +2,13 @@
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import pathlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from mtpjax.config import Data
-from mtpjax.data.document import Document
+from mtpjax.data.document import Document, LongText
 from mtpjax.data.sources import read_documents
 from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
@@ -31,14 +30,40 @@ class SourceDigest:
   def add(self, document: Document) -> None:
     """Counts a document and hashes its name, parts and messages."""
     self.documents += 1
+    if document.long_text is not None:
+      self._add_long(document.name, document.long_text)
+      return
+    content: list[Any] = [document.name, document.parts]
+    if document.messages:
+      content.append(document.messages)
+    try:
+      parts = json.dumps(content).encode()
+    except RecursionError as error:
+      raise UserError(
+        f"{document.name}: nested too deeply; leave this record out"
+      ) from error
     # The length in front keeps two documents apart from one long one.
-    length = sum(map(len, _hashed(document)))
+    self._hash.update(len(parts).to_bytes(8))
+    self._hash.update(parts)
+
+  def _add_long(self, name: str, text: LongText) -> None:
+    """Hashes what `add` would if the text were in memory."""
+    start, _, end = json.dumps([name, (("", True),)]).rpartition('""')
+
+    def parts() -> Iterator[bytes]:
+      yield f'{start}"'.encode()
+      # JSON spells each character by itself.
+      for piece in text.pieces():
+        yield json.dumps(piece)[1:-1].encode()
+      yield f'"{end}'.encode()
+
+    length = sum(map(len, parts()))
     self._hash.update(length.to_bytes(8))
-    for raw in _hashed(document):
+    for raw in parts():
       self._hash.update(raw)
       length -= len(raw)
     if length:
-      raise UserError(f"{document.name}: changed while it was read; try again")
+      raise UserError(f"{name}: changed while it was read; try again")
 
   def to_dict(self) -> dict[str, Any]:
     """Returns spec, document count and SHA-256 (hex)."""
@@ -48,27 +73,6 @@ class SourceDigest:
       "documents": self.documents,
       "sha256": self._hash.hexdigest(),
     } | split
-
-
-def _hashed(document: Document) -> Iterable[bytes]:
-  """Returns the document as JSON, one long line; a long text is read."""
-  content: list[Any] = [document.name, document.parts]
-  if document.long_text is None:
-    if document.messages:
-      content.append(document.messages)
-    try:
-      return (json.dumps(content).encode(),)
-    except RecursionError as error:
-      raise UserError(
-        f"{document.name}: nested too deeply; leave this record out"
-      ) from error
-  content[1] = (("", True),)
-  start, _, end = json.dumps(content).rpartition('""')
-  # JSON spells each character by itself.
-  text = (
-    json.dumps(piece)[1:-1].encode() for piece in document.long_text.pieces()
-  )
-  return itertools.chain((f'{start}"'.encode(),), text, (f'"{end}'.encode(),))
 
 
 def read_sources(

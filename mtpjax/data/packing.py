@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,11 @@ def prepare(
 def pack(
   pieces: Pieces, row_length: int, seed: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Packs pieces into rows with Grain's first-fit packer.
+  """Packs pieces into rows, first-fit.
+
+  The rows are those of Grain's `FirstFitPackIterDataset` on the shuffled
+  pieces, which looks at each element as a tree of arrays and takes longer than
+  tokenising does.
 
   Args:
     pieces: none longer than a row.
@@ -103,7 +107,8 @@ def pack(
     seed: of the order of the pieces and of the rows packed together.
 
   Yields:
-    Rows: `tokens`, `segments`, `positions` and `loss_mask`, each of [T].
+    Rows, up to `_BINS` at a time: `tokens`, `segments`, `positions` and
+    `loss_mask`, each of [N, T].
 
   Raises:
     RuntimeError: the rows do not hold exactly the tokens of the pieces.
@@ -112,32 +117,74 @@ def pack(
 
   if len(pieces) == 0:
     return
-  # Threads would only cost here: the source is already in memory's reach.
-  in_order = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-  packed = grain.experimental.FirstFitPackIterDataset(
-    grain.MapDataset.source(pieces)
-    .seed(seed)
-    .shuffle()
-    .to_iter_dataset(in_order),
-    length_struct={"tokens": row_length, "loss_mask": row_length},
-    num_packing_bins=_BINS,
-    seed=seed,
-    # Packed like the tokens, but needs no segments and positions of its own.
-    meta_features=("loss_mask",),
-  )
-  n_tokens = 0
-  for row in packed:
-    segments_T = row["tokens_segment_ids"]
-    n_tokens += int(np.count_nonzero(segments_T))
-    yield {
-      "tokens": row["tokens"],
-      "segments": segments_T,
-      "positions": row["tokens_positions"],
-      "loss_mask": row["loss_mask"],
-    }
+  shuffled = grain.MapDataset.range(len(pieces)).seed(seed).shuffle()
+  # Indexed, as iterating would read ahead in threads.
+  order = (shuffled[n] for n in range(len(pieces)))
+  n_rows = n_tokens = 0
+  for bins in _first_fit(pieces.lengths_N, order, row_length):
+    rows = _assemble(pieces, bins, row_length)
+    order_N = np.random.default_rng(seed + n_rows).permuted(range(len(bins)))
+    n_rows += len(bins)
+    n_tokens += int(np.count_nonzero(rows["segments"]))
+    yield {name: row_NT[order_N] for name, row_NT in rows.items()}
   wanted = int(pieces.lengths_N.sum())
   if n_tokens != wanted:
     raise RuntimeError(f"packed {n_tokens} tokens of {wanted}")
+
+
+def _first_fit(
+  lengths_N: np.ndarray, order: Iterable[int], row_length: int
+) -> Iterator[list[list[int]]]:
+  """Yields up to `_BINS` rows at a time, each the numbers of its pieces.
+
+  Each piece goes to the first row with room for it. When there is none, all
+  rows are done.
+  """
+  bins: list[list[int]] = []
+  room_N = np.full(_BINS, row_length)
+  for piece in order:
+    fits_N = room_N >= lengths_N[piece]
+    row = int(fits_N.argmax())
+    if not fits_N[row]:
+      yield bins
+      bins, row = [], 0
+      room_N[:] = row_length
+    if row == len(bins):
+      bins.append([])
+    bins[row].append(piece)
+    room_N[row] -= lengths_N[piece]
+  if bins:
+    yield bins
+
+
+def _assemble(
+  pieces: Pieces, bins: list[list[int]], row_length: int
+) -> dict[str, np.ndarray]:
+  """Returns the rows of the pieces, padding where there are none."""
+  shape = len(bins), row_length
+  tokens_NT = np.zeros(shape, pieces[bins[0][0]]["tokens"].dtype)
+  segments_NT, positions_NT = (
+    np.zeros(shape, np.int32),
+    np.zeros(shape, np.int32),
+  )
+  mask_NT = np.zeros(shape, np.bool_)
+  ages_T = np.arange(row_length)
+  for row, numbers in enumerate(bins):
+    start = 0
+    for segment, number in enumerate(numbers, start=1):
+      piece = pieces[number]
+      run = slice(start, start + len(piece["tokens"]))
+      tokens_NT[row, run] = piece["tokens"]
+      mask_NT[row, run] = piece["loss_mask"]
+      segments_NT[row, run] = segment
+      positions_NT[row, run] = ages_T[: run.stop - start]
+      start = run.stop
+  return {
+    "tokens": tokens_NT,
+    "segments": segments_NT,
+    "positions": positions_NT,
+    "loss_mask": mask_NT,
+  }
 
 
 def _bos_and_eos(
@@ -210,8 +257,8 @@ def _fill_folder(
       )
     dtypes = row_dtypes(tokenizer.vocab_size, config.row_length)
     with RowWriter(folder / split, dtypes, config.row_length) as writer:
-      for row in pack(pieces, config.row_length, config.seed):
-        writer.append(row)
+      for rows in pack(pieces, config.row_length, config.seed):
+        writer.append(rows)
     splits[split] = {
       "documents": len(documents_N),
       "tokens": tokens,

@@ -44,11 +44,11 @@ class RowWriter:
     self._files = {n: open(folder / f"{n}.npy", "wb") for n in dtypes}
     self._write_headers()
 
-  def append(self, row: dict[str, np.ndarray]) -> None:
-    """Appends one row; a dict from each name to an array of [T]."""
+  def append(self, rows: dict[str, np.ndarray]) -> None:
+    """Appends rows; a dict from each name to an array of [N, T]."""
     for name, file in self._files.items():
-      file.write(row[name].astype(self._dtypes[name], copy=False).tobytes())
-    self.n_rows += 1
+      file.write(rows[name].astype(self._dtypes[name], copy=False).tobytes())
+    self.n_rows += len(rows["tokens"])
 
   def _write_headers(self) -> None:
     for name, file in self._files.items():
