@@ -126,6 +126,29 @@ def cut_blocks(
   yield Block(text, start)
 
 
+def cut_between_words(pieces: Iterable[str]) -> Iterator[str]:
+  """Cuts a text where byte-level BPE cuts it into words, too.
+
+  Args:
+    pieces: the text, in order.
+
+  Yields:
+    Texts of about `SIZE` characters, which join to the whole; longer ones
+    where no word ends.
+  """
+  text = ""
+  for piece in pieces:
+    text += piece
+    while len(text) > SIZE:
+      found = _LIKELY[0].search(text, SIZE)
+      if found is None:
+        break
+      yield text[: found.start()]
+      text = text[found.start() :]
+  if text:
+    yield text
+
+
 def join_blocks(
   blocks: Iterable[tuple[Block, np.ndarray]], tokenizer: Tokenizer
 ) -> Iterator[np.ndarray]:

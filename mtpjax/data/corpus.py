@@ -19,8 +19,10 @@ from mtpjax.data.document import Document
 from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer, require_chat_template
 
+# Tokens either side of where a tail should begin, to find a good place.
+_SLACK = 512
 # Characters tokenised at a time, and what a document counts for at least.
-_BATCH, _LEAST = 2**20, 2**8
+_BATCH, _LEAST = 2**19 * min(os.cpu_count() or 1, 8), 2**8
 
 Report = Callable[[int, int], None]
 
@@ -350,13 +352,13 @@ def split_documents(
     corpus: the documents and their draws.
     validation_fraction: share held out, on average. If it is above 0 and
       there are two documents, both splits get at least one. A single
-      document is for training.
+      document is for training. Where sources decide, it plays no part.
 
   Returns:
     For "train" and "validation" the document numbers, in order.
   """
   held_out_N = corpus.draws_N < validation_fraction
-  if validation_fraction > 0 and len(held_out_N) > 0:
+  if _is_drawn(corpus) and validation_fraction > 0 and len(held_out_N) > 0:
     held_out_N[corpus.draws_N.argmin()] = True
     # Last, so that training wins where there is one document. Equal draws
     # (copies of one document) make two of one: take the last of the largest.
@@ -365,6 +367,77 @@ def split_documents(
     "train": np.flatnonzero(~held_out_N),
     "validation": np.flatnonzero(held_out_N),
   }
+
+
+def _is_drawn(corpus: Corpus) -> bool:
+  """Do names decide what is held out, not sources?"""
+  return bool(np.all((corpus.draws_N >= 0) & (corpus.draws_N < 1)))
+
+
+def hold_out_tail(
+  corpus: Corpus,
+  tokenizer: Tokenizer,
+  validation_fraction: float,
+  row_length: int,
+) -> Corpus | None:
+  """Cuts the only document in two, the end of it for validation.
+
+  The cut is made near the share wanted, where a paragraph ends if one does
+  there; else a line, a word, a character.
+
+  Args:
+    corpus: any.
+    tokenizer: of its ids.
+    validation_fraction: the share of the tokens to hold out.
+    row_length: tokens of a row.
+
+  Returns:
+    A corpus of two documents whose draws send them to their splits. None if
+    there are several, if nothing is to be held out or a source says what is,
+    or if either part would have no target.
+  """
+  if len(corpus.lengths_N) != 1 or not _is_drawn(corpus):
+    return None
+  length = int(corpus.lengths_N[0])
+  tail = max(round(length * validation_fraction), 2)
+  if validation_fraction == 0 or length < tail + 2:
+    return None
+  cut = _border(corpus, tokenizer, length - tail, min(tail, length - tail) // 2)
+  halves = dataclasses.replace(
+    corpus,
+    lengths_N=np.array([cut, length - cut], np.int64),
+    draws_N=np.array([2.0, -1.0]),
+  )
+  for number in (0, 1):
+    pieces = cut_pieces(halves, np.array([number]), row_length)
+    if count_targets(pieces)[1] == 0:
+      return None
+  return halves
+
+
+def _border(
+  corpus: Corpus, tokenizer: Tokenizer, wanted: int, slack: int
+) -> int:
+  """Returns the best place for a cut within `slack` tokens of the wanted."""
+  slack = min(slack, _SLACK)
+  first = max(wanted - slack - 8, 0)
+  ids = corpus.tokens_T[first : wanted + slack + 8].tolist()
+
+  def rank(place: int) -> tuple[int, int]:
+    at = place - first
+    before = tokenizer.decode(ids[max(at - 4, 0) : at])
+    around = tokenizer.decode(ids[max(at - 1, 0) : at + 1])
+    after = tokenizer.decode(ids[at : at + 8])
+    lines = before.rsplit("\n", 2)
+    if len(lines) > 1 and not lines[-1].strip():
+      kind = 0 if len(lines) > 2 and not lines[-2].strip() else 1
+    elif len(around.strip().split()) > 1 or around != around.rstrip():
+      kind = 2
+    else:
+      kind = 4 if after.startswith("\ufffd") else 3
+    return kind, abs(place - wanted)
+
+  return min(range(wanted - slack, wanted + slack + 1), key=rank)
 
 
 def cut_pieces(

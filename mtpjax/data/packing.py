@@ -3,10 +3,11 @@
 Axes: T tokens of a row.
 """
 
+import importlib
 import json
-import os
 import pathlib
 import shutil
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from mtpjax.data.corpus import (
   Report,
   count_targets,
   cut_pieces,
+  hold_out_tail,
   split_documents,
   tokenize_corpus,
 )
@@ -30,7 +32,9 @@ from mtpjax.data.fingerprint import (
   require_same,
   settings_of,
 )
-from mtpjax.data.rows import RowWriter, row_dtypes
+from mtpjax.data.rows import SPLITS, RowWriter, row_dtypes
+from mtpjax.data.staging import staged
+from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
@@ -44,16 +48,20 @@ def _no_report(documents: int, tokens: int) -> None:
 
 
 def prepare(
-  config: Data, tokenizer: Tokenizer, report: Report = _no_report
+  config: Data,
+  tokenizer: Tokenizer,
+  report: Report = _no_report,
+  count: Count = ignore,
 ) -> dict[str, Any]:
   """Tokenises the sources and packs them into rows on disk.
 
-  Whole documents go to the train or the validation split. A document longer
-  than a row is cut into pieces. Each piece is a segment of its own: attention
-  does not cross it, its positions restart at 0, and its first token is
-  nobody's target. Pieces are shuffled (by `config.seed`) before they are
-  packed first-fit, so the first rows of a split are a fair sample of it. No
-  token is dropped.
+  Whole documents go to the train or the validation split; of a single one, the
+  last `config.validation_fraction` of its tokens goes there, from the end of a
+  paragraph, line or word on. A document longer than a row is cut into pieces.
+  Each piece is a segment of its own: attention does not cross it, its positions
+  restart at 0, and its first token is nobody's target. Pieces are shuffled (by
+  `config.seed`) before they are packed first-fit, so the first rows of a split
+  are a fair sample of it. No token is dropped.
 
   The folder appears complete or not at all. If it is there already and was
   made from the same text, tokenizer and settings, nothing is written.
@@ -61,7 +69,8 @@ def prepare(
   Args:
     config: what to read and how to pack it; `config.path` is the folder.
     tokenizer: from `load_tokenizer`.
-    report: called now and then with the documents and tokens read so far.
+    report: called after each document with the documents and tokens so far.
+    count: called with the bytes of source files that have been read.
 
   Returns:
     The fingerprint (see `make_fingerprint`) and `kept`: was it there already?
@@ -76,19 +85,11 @@ def prepare(
     raise UserError(f"data.seed: {config.seed} is not within 0 to {2**32 - 1}")
   settings = settings_of(config, tokenizer)
   if (path / FILE).exists():
-    return _keep(path, config, settings)
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise UserError(
-      f"{path}: exists and is not prepared data; take another --data.path"
-    )
-  part = path.with_name(f"{path.name}.part-{os.getpid()}")
-  shutil.rmtree(part, ignore_errors=True)
-  part.mkdir(parents=True)
-  try:
-    fingerprint = _fill_folder(part, config, tokenizer, settings, report)
-    _put_in_place(part, path)
-  finally:
-    shutil.rmtree(part, ignore_errors=True)
+    return _keep(path, config, settings, count)
+  # Grain takes a second to import: time enough while texts are tokenised.
+  threading.Thread(target=importlib.import_module, args=("grain",)).start()
+  with staged(path, SPLITS, FILE) as part:
+    fingerprint = _fill_folder(part, config, tokenizer, settings, report, count)
   return fingerprint | {"kept": False}
 
 
@@ -209,14 +210,14 @@ def _bos_and_eos(
 
 
 def _keep(
-  path: pathlib.Path, config: Data, settings: dict[str, Any]
+  path: pathlib.Path, config: Data, settings: dict[str, Any], count: Count
 ) -> dict[str, Any]:
   """Checks that the folder holds what is asked for and returns its data."""
   fingerprint = load_fingerprint(path)
   # Settings first: they are known without reading the sources.
   require_same(path, fingerprint["identity"], settings)
   digests: list[SourceDigest] = []
-  for _ in read_sources(config, digests):
+  for _ in read_sources(config, digests, count):
     pass
   sources = [digest.to_dict() for digest in digests]
   require_same(path, fingerprint["identity"], {"sources": sources})
@@ -229,6 +230,7 @@ def _fill_folder(
   tokenizer: Tokenizer,
   settings: dict[str, Any],
   report: Report,
+  count: Count,
 ) -> dict[str, Any]:
   """Writes the rows of both splits, then the fingerprint it returns."""
   named = f"data.sources: {','.join(config.sources)}"
@@ -237,13 +239,19 @@ def _fill_folder(
   digests: list[SourceDigest] = []
   bos_id, eos_id = _bos_and_eos(config, tokenizer)
   corpus = tokenize_corpus(
-    read_sources(config, digests), tokenizer, bos_id, eos_id, config.seed,
-    flat, report,
+    read_sources(config, digests, count), tokenizer, bos_id, eos_id,
+    config.seed, flat, report, count,
   )  # fmt: skip
   if len(corpus.lengths_N) == 0:
     raise UserError(
       f"{named}: no text in {corpus.n_skipped} documents; name other sources"
     )
+  tail = hold_out_tail(
+    corpus, tokenizer, config.validation_fraction, config.row_length
+  )
+  if tail is not None:
+    corpus = tail
+    settings = settings | {"held_out": "tail"}
   splits = {}
   for split, documents_N in split_documents(
     corpus, config.validation_fraction
@@ -266,6 +274,7 @@ def _fill_folder(
       "rows": writer.n_rows,
       "fill": round(tokens / max(writer.n_rows * config.row_length, 1), 6),
     }
+  corpus.close()
   shutil.rmtree(flat)
   fingerprint = make_fingerprint(
     settings, digests, config.tokenizer, splits, corpus.n_skipped
@@ -273,14 +282,3 @@ def _fill_folder(
   text = json.dumps(fingerprint, indent=2, ensure_ascii=False) + "\n"
   (folder / FILE).write_text(text, encoding="utf-8")
   return fingerprint
-
-
-def _put_in_place(part: pathlib.Path, path: pathlib.Path) -> None:
-  try:
-    # Atomic; replaces an empty folder and refuses any other.
-    part.rename(path)
-  except OSError as error:
-    raise UserError(
-      f"{path}: appeared while it was being prepared ({error.strerror}); run "
-      "`mtpjax prepare` again to see if it is the same"
-    ) from error

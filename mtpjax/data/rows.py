@@ -3,7 +3,9 @@
 Axes: N rows, T tokens of a row.
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
@@ -13,6 +15,8 @@ from mtpjax.data.fingerprint import load_fingerprint
 from mtpjax.errors import UserError
 
 SPLITS = ("train", "validation")
+# Tokens read at a time where all rows are looked at.
+_BLOCK = 2**20
 
 
 def row_dtypes(vocab_size: int, row_length: int) -> dict[str, np.dtype]:
@@ -107,6 +111,28 @@ class Rows:
   def __len__(self) -> int:
     return self._length
 
+  def blocks(self, *names: str) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields arrays of [N, T] by these names, as stored, some rows at a time.
+
+    They are read from the files, not mapped, and are no memory afterwards.
+    """
+    n_block = max(_BLOCK // self.row_length, 1)
+    with contextlib.ExitStack() as stack:
+      files = []
+      for name in names:
+        file = open(self.path / self.split / f"{name}.npy", "rb")
+        files.append(stack.enter_context(file))
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+      for start in range(0, self._length, n_block):
+        n = min(n_block, self._length - start)
+        yield tuple(
+          np.fromfile(
+            file, self._arrays_NT[name].dtype, n * self.row_length
+          ).reshape(n, self.row_length)
+          for name, file in zip(names, files, strict=True)
+        )
+
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
     return {
       name: array_NT[index].astype(
@@ -114,6 +140,27 @@ class Rows:
       )
       for name, array_NT in self._arrays_NT.items()
     }
+
+
+def longest_reach(path: str | pathlib.Path, split: str) -> int:
+  """Returns the largest offset for which prepared rows hold a target.
+
+  Args:
+    path: the data folder.
+    split: "train" or "validation".
+
+  Returns:
+    Offset m has targets in a split if m is at most that; 0 if none has.
+
+  Raises:
+    UserError: see `open_rows`.
+  """
+  rows = open_rows(path, split)
+  longest = 0
+  # A target may be predicted from each token before it in its piece.
+  for positions_NT, mask_NT in rows.blocks("positions", "loss_mask"):
+    longest = max(longest, int((positions_NT * mask_NT).max(initial=0)))
+  return longest
 
 
 def open_rows(path: str | pathlib.Path, split: str) -> Rows:
