@@ -393,14 +393,15 @@ def hold_out_tail(
 
   Returns:
     A corpus of two documents whose draws send them to their splits. None if
-    there are several, if nothing is to be held out or a source says what is,
+    there are several, if nothing is to be held out or a source says what is, if
+    all of it fits into one row,
     or if either part would have no target.
   """
   if len(corpus.lengths_N) != 1 or not _is_drawn(corpus):
     return None
   length = int(corpus.lengths_N[0])
   tail = max(round(length * validation_fraction), 2)
-  if validation_fraction == 0 or length < tail + 2:
+  if validation_fraction == 0 or length <= max(row_length, tail + 2):
     return None
   cut = _border(corpus, tokenizer, length - tail, min(tail, length - tail) // 2)
   halves = dataclasses.replace(

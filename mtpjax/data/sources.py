@@ -147,6 +147,14 @@ def _read_jsonl(
           continue
         where = f"{file}:{number}"
         record = _parse(decode_utf8(raw, where, replace), where)
+        for field in fields:
+          if isinstance(record, dict) and isinstance(
+            record.get(field), _Digits
+          ):
+            raise UserError(
+              f"{where}: field {field!r}: int instead of a string; name a text "
+              "field"
+            )
         document = document_from_record(record, fields, where, replace)
         yield dataclasses.replace(document, name=f"{name}:{number}")
 
@@ -165,12 +173,15 @@ def _parse(line: str, where: str) -> Any:
     ) from error
 
 
-def _integer(digits: str) -> int | str:
-  """Reads a number; one that Python refuses to is kept as it is written."""
+class _Digits(str):
+  """A number of more digits than Python reads, as it is written."""
+
+
+def _integer(digits: str) -> int | _Digits:
   try:
     return int(digits)
   except ValueError:  # more than sys.get_int_max_str_digits()
-    return digits
+    return _Digits(digits)
 
 
 def _package_folder(name: str, spec: str) -> pathlib.Path:
