@@ -289,17 +289,23 @@ def _with_ends(
 ) -> Iterator[np.ndarray]:
   """Puts BOS and EOS around ids, if there are any.
 
-  A text that begins with BOS gets no second one.
+  A text that begins with BOS, or ends with EOS, gets no second one.
   """
-  is_empty = True
+  last: int | None = None
+  n_ids = 0
   for run_T in runs:
     if len(run_T) == 0:
       continue
-    if is_empty and bos_id is not None and run_T[0] != bos_id:
+    if last is None and bos_id is not None and run_T[0] != bos_id:
       yield np.array([bos_id])
-    is_empty = False
+      n_ids += 1
+    last = int(run_T[-1])
+    n_ids += len(run_T)
     yield run_T
-  if not is_empty and eos_id is not None:
+  if last is None or eos_id is None:
+    return
+  # One id that is both has begun the text.
+  if last != eos_id or (n_ids == 1 and eos_id == bos_id):
     yield np.array([eos_id])
 
 

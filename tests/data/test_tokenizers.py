@@ -212,6 +212,28 @@ def test_bpe_mistakes(tmp_path):
   assert not (tmp_path / "t.json").exists()
 
 
+def test_bpe_is_written_whole_or_the_mistake_is_one_line(tmp_path, bpe_path):
+  file = tmp_path / "file"
+  file.write_text("mine")
+  read = []
+
+  def texts():
+    read.append(True)
+    yield "text"
+
+  for path in (tmp_path, file / "t.json", file / "below/t.json"):
+    with pytest.raises(UserError, match="--out") as caught:
+      train_bpe(texts(), 300, path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+  # Nothing was read for nothing, and nothing is lost.
+  assert read == [] and file.read_text() == "mine"
+  before = bpe_path.read_bytes()
+  with pytest.raises(UserError):
+    train_bpe(failing_documents(), 300, bpe_path)
+  assert bpe_path.read_bytes() == before
+  assert [p.name for p in bpe_path.parent.iterdir()] == [bpe_path.name]
+
+
 def failing_documents():
   yield "fine"
   raise UserError("a file is broken")
