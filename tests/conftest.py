@@ -25,7 +25,7 @@ FLAGS = {
 
 
 def is_known(flag):
-  """Whether the installed jaxlib takes a flag: an unknown one ends a process."""
+  """Whether the installed jaxlib takes it: an unknown flag ends a process."""
   program = "import jax; jax.devices()"
   environment = os.environ | {"XLA_FLAGS": flag}
   done = subprocess.run(
