@@ -204,10 +204,10 @@ def split_documents(
   """
   held_out_N = corpus.draws_N < validation_fraction
   if validation_fraction > 0 and len(held_out_N) > 0:
-    held_out_N[corpus.draws_N.argmin()] = True
+    held_out_N[np.argmin(corpus.draws_N)] = True
     # Last, so that training wins where there is one document. Equal draws
     # (copies of one document) make two of one: take the last of the largest.
-    held_out_N[-1 - corpus.draws_N[::-1].argmax()] = False
+    held_out_N[-1 - int(np.argmax(corpus.draws_N[::-1]))] = False
   return {
     "train": np.flatnonzero(~held_out_N),
     "validation": np.flatnonzero(held_out_N),
