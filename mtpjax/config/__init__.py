@@ -41,6 +41,7 @@ from mtpjax.config.values import (
   nearest,
   parse_value,
   shown,
+  written,
 )
 
 __all__ = [
@@ -73,4 +74,5 @@ __all__ = [
   "parse_value",
   "shown",
   "write_json",
+  "written",
 ]

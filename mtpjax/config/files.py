@@ -144,7 +144,10 @@ def _reason(error: BaseException) -> str:
 def _meant(error: BaseException, text: str) -> str:
   """Returns "; did you mean ...?" for a name that there isn't, or ""."""
   unknown = re.search(r"(\w+)\.__init__\(\) got an unexpected .* '(\w+)'", text)
-  kinds: list[Any] = [Config, *(section.type for section in dataclasses.fields(Config))]
+  kinds: list[Any] = [
+    Config,
+    *(section.type for section in dataclasses.fields(Config)),
+  ]
   if unknown:
     for kind in kinds:
       if kind.__name__ == unknown[1]:

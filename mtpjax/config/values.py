@@ -70,6 +70,15 @@ def parse_value(text: str, kind: Any) -> Any:
   return kind(text)
 
 
+def written(value: Any, kind: Any) -> str:
+  """Returns a value as `parse_value` reads it, and "empty" for no text."""
+  if isinstance(value, tuple):
+    text = (";" if is_texts(kind) else ",").join(map(str, value))
+  else:
+    text = str(value).lower() if kind is bool else str(value)
+  return text or "empty"
+
+
 def kind_problem(value: Any, kind: Any) -> str:
   """Returns why a value is not one of a field, or "".
 
