@@ -80,6 +80,10 @@ def explain(error: BaseException, command: str | None = None) -> str | None:
     )
   if isinstance(error, json.JSONDecodeError):
     return _with_path(_path(error), f"not valid JSON ({text}); correct it")
+  if isinstance(error, RecursionError) and "JSON" in text:
+    return _with_path(_path(error), "JSON of too many levels; flatten it")
+  if isinstance(error, ValueError) and "integer string conversion" in text:
+    return _with_path(_path(error), "holds a number of too many digits")
   if isinstance(error, ValueError) and "embedded null" in text:
     return "a path holds a character NUL; give one without it"
   return None
