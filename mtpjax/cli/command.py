@@ -12,6 +12,7 @@ from typing import Any
 
 from mtpjax._version import __version__
 from mtpjax.cli import (
+  background,
   bench,
   built_in,
   calibrate,
@@ -47,21 +48,30 @@ def build_parser() -> Parser:
 
 def run(argv: Sequence[str] | None = None) -> int:
   """Runs a command; see `mtpjax.cli.main`."""
+  restore = background.shorten()
+  try:
+    return _run_to_an_end(argv)
+  finally:
+    # What nobody waits for any longer may come late.
+    if argv is None:
+      signals.end_at_once()
+    else:
+      restore()
+
+
+def _run_to_an_end(argv: Sequence[str] | None) -> int:
+  """Runs a command; says how it failed, if it did."""
   with signals.raised() as received:
     name: list[str] = []
     try:
-      status = _run(argv, name)
+      return _run(argv, name)
     except BaseException as error:
       # What a signal raised may have become another error on its way.
       if received or isinstance(error, KeyboardInterrupt):
-        status = _end_by(received[-1] if received else signal.SIGINT)
-      elif isinstance(error, Exception):
-        status = _fail(error, name[0] if name else None)
-      else:
-        raise
-  if argv is None:
-    signals.end_at_once()
-  return status
+        return _end_by(received[-1] if received else signal.SIGINT)
+      if isinstance(error, Exception):
+        return _fail(error, name[0] if name else None)
+      raise
 
 
 def _run(argv: Sequence[str] | None, name: list[str]) -> int:
