@@ -60,6 +60,7 @@ def open_hf(path: str | pathlib.Path) -> Source:
   file = path / "config.json"
   values = companions.read_json(file)
   model = families.read_model(values, str(file))
+  notes = families.notes(values, str(file))
   tensors = Safetensors(path)
   _require_unembedding(path, model, tensors)
   files = companions.add_ends(
@@ -78,6 +79,7 @@ def open_hf(path: str | pathlib.Path) -> Source:
       "max_length": families.max_length(values, str(file)),
       "bytes": {file.name: file.stat().st_size for file in tensors.files()},
     },
+    notes=notes,
   )
 
 

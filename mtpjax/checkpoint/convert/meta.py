@@ -157,7 +157,14 @@ class _Params:
     is_number = isinstance(value, kind | int) and not isinstance(value, bool)
     if not is_number:
       raise UserError(
-        f"{self.path}: {name} {value!r} is not of type {kind.__name__}"
+        f"{self.path}: {name} {config_lib.shown(value)} is not of type "
+        f"{kind.__name__}"
+      )
+    # vocab_size -1 is that of the tokenizer; NaN and infinity are JSON here.
+    if not 0 < value < 1e18 and (name, value) != ("vocab_size", -1):
+      raise UserError(
+        f"{self.path}: {name} {config_lib.shown(value)} must be finite and "
+        "greater than 0; copy the file again"
       )
     return kind(value)
 

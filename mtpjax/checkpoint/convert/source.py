@@ -22,6 +22,7 @@ class Source:
       generation_config.json and chat_template.jinja that are there.
     data: fields of `config.Data` that follow from the source, as `add_bos`.
     origin: where it came from, in words JSON can hold.
+    notes: what is odd about it, and does not stop it; one line each.
   """
 
   model: config_lib.Model
@@ -30,6 +31,7 @@ class Source:
   files: dict[str, str]
   data: dict[str, Any]
   origin: dict[str, Any]
+  notes: tuple[str, ...] = ()
 
 
 NO_HEADS = config_lib.Heads(
