@@ -84,12 +84,17 @@ def open_gguf(path: str | pathlib.Path) -> Source:
   leaves = lm_leaves(model, GGUF_NAMES, paired=_IS_PAIRED[architecture])
   tensors = GgufTensors(container)
 
-  def load(target: MultiTokenModel) -> dict[str, Any]:
+  def load(target: MultiTokenModel, **kwargs: Any) -> dict[str, Any]:
     boxes = target.abstract()["lm"]
     return {
       "lm": assemble(
-        boxes, leaves, tensors, target.mesh, lambda name: name == _ROPE_FACTORS
-      )
+        boxes,
+        leaves,
+        tensors,
+        target.mesh,
+        lambda name: name == _ROPE_FACTORS,
+        **kwargs,
+      )  # fmt: skip
     }
 
   with path.open("rb") as file:

@@ -30,6 +30,7 @@ from mtpjax.checkpoint.convert.layout import Leaf
 from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
 from mtpjax.checkpoint.convert.torch_archive import TorchArchive
 from mtpjax.checkpoint.convert.unknown import check_unknown
+from mtpjax.checkpoint.convert.wrappers import unwrapped
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -55,11 +56,12 @@ class MedusaHeads:
   _tensors: Tensors
   _prefix: str
 
-  def load(self, model: MultiTokenModel) -> Any:
+  def load(self, model: MultiTokenModel, **kwargs: Any) -> Any:
     """Reads the parameters of the heads of a model, params["heads"].
 
     Args:
       model: with heads like these; its mesh and dtypes are used.
+      **kwargs: `on_read`, see `assemble`.
 
     Returns:
       The tree of arrays, stacked [M, ...].
@@ -71,7 +73,7 @@ class MedusaHeads:
     return assemble(
       model.abstract()["heads"], _leaves(self.heads, self._prefix),
       self._tensors, model.mesh,
-      lambda name: not name.startswith(self._prefix),
+      lambda name: not name.startswith(self._prefix), **kwargs,
     )  # fmt: skip
 
 
@@ -90,7 +92,7 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
       are none of a head.
   """
   path = pathlib.Path(path)
-  tensors = _open(path)
+  tensors = unwrapped(_open(path))
   names = list(tensors.names())
   prefix = _PREFIX if any(name.startswith(_PREFIX) for name in names) else ""
   parts: dict[tuple[int, int, str], str] = {}
@@ -229,7 +231,7 @@ def _open(path: pathlib.Path) -> Tensors:
       if (path / name).is_file():
         return _open(path / name)
     if any((path / name).is_file() for name in _WHOLE):
-      tensors = Safetensors(path)
+      tensors = unwrapped(Safetensors(path))
       if any(name.startswith(_PREFIX) for name in tensors.names()):
         return tensors
     raise UserError(
