@@ -18,7 +18,7 @@ _ANYWHERE = re.compile(
 _OF_ALL = "module."
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class _Unwrapped:
   """Tensors under other names."""
 

@@ -19,8 +19,8 @@ from mtpjax.config import LOSS_MODES, Config, Data, Heads, Loss, Model, Train
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
-from mtpjax.progress import Progress
 from mtpjax.model import masks
+from mtpjax.progress import Progress
 
 
 def default_config() -> Config:
