@@ -1,6 +1,7 @@
 """A trained model, ready to generate with."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import pathlib
@@ -20,7 +21,7 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Base, Store, WorkDir
+from mtpjax.checkpoint import Base, Store, WorkDir, places
 from mtpjax.data import (
   Message,
   Rows,
@@ -73,6 +74,7 @@ class Loaded:
     workdir: where it was loaded from.
     step: completed steps of the checkpoint.
     data_id: id of the rows it was trained on.
+    base: the pretrained model it was trained on, if it is known where.
   """
 
   config: config_lib.Config
@@ -82,6 +84,7 @@ class Loaded:
   workdir: pathlib.Path
   step: int
   data_id: str
+  base: Base | None = None
 
   @functools.cached_property
   def decode_params(self) -> Any:
@@ -107,21 +110,37 @@ class Loaded:
         f"{self.workdir}: was imported and has no rows of its own; give "
         "--data-path, prepared with its tokenizer"
       )
-    path = data_path or self.config.data.path
+    path = data_path or self._own_rows()
     fingerprint = load_fingerprint(path)
     tokenizer = fingerprint["identity"]["tokenizer"]
     if tokenizer != self.tokenizer.fingerprint:
+      own = WorkDir(self.workdir).tokenizer_spec(self.config)
       raise UserError(
         f"{path}: was prepared with another tokenizer than the run's; prepare "
-        f"it with {self.config.data.tokenizer}"
-      )
-    if not data_path and fingerprint["id"] != self.data_id:
-      # Held-out rows may be training rows of what is there now.
-      raise UserError(
-        f"{path}: is not the data this run was trained on any more; give "
-        "--data-path to evaluate on other rows"
+        f"it with --data.tokenizer {own}"
       )
     return open_rows(path, split)
+
+  def _own_rows(self) -> pathlib.Path:
+    """Returns where the rows lie that this model was trained on."""
+    path = self.config.data.path
+    others = 0
+    for place in places(path, self.workdir):
+      # Held-out rows may be training rows of what is there now.
+      with contextlib.suppress(UserError):
+        if load_fingerprint(place)["id"] == self.data_id:
+          return place
+        others += 1
+    raise UserError(
+      f"{path}: "
+      + (
+        "is not the data this run was trained on any more; give --data-path "
+        "to evaluate on other rows"
+        if others
+        else "no prepared data is there, nor near the run; say where it is "
+        "with --data-path"
+      )
+    )
 
   def encode(
     self,
@@ -279,6 +298,7 @@ def load(
   workdir: str | pathlib.Path,
   step: int | None = None,
   mesh: jax.sharding.Mesh | None = None,
+  base: str | pathlib.Path = "",
 ) -> Loaded:
   """Loads the parameters of a run.
 
@@ -286,6 +306,8 @@ def load(
     workdir: a work directory of `mtpjax train`.
     step: the checkpoint; None takes the latest sound one.
     mesh: where parameters go; None takes one device.
+    base: where the pretrained model is that heads were trained on; empty takes
+      the path of the run, seen from here and then from the run.
 
   Returns:
     A `Loaded`.
@@ -312,10 +334,19 @@ def load(
     )
   place.require_own_checkpoint(config, metadata)
   params = state["params"]
+  found = None
+  if config.base.is_trained and "base" in metadata:
+    # Its weights are not needed, and what is known of it may help.
+    with contextlib.suppress(UserError):
+      found = Base.find(config.base.path, metadata["base"], place.path)
   if is_on_base:
-    base = Base.open(config.base.path, metadata["base"]["step"])
-    base.require(metadata["base"], place.path)
-    params = {"lm": base.restore(abstract_lm, _warn)} | params
+    found = Base.find(config.base.path, metadata["base"], place.path, base)
+    params = {"lm": found.restore(abstract_lm, _warn)} | params
+  elif base:
+    raise UserError(
+      f"base.path: {str(base)!r} is not needed, {place.path} has all its "
+      "weights; leave it out"
+    )
   return Loaded(
     config,
     model,
@@ -324,6 +355,7 @@ def load(
     place.path,
     metadata["step"],
     metadata["data"],
+    found,
   )
 
 

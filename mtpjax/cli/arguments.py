@@ -1,6 +1,8 @@
 """Arguments: the parser, types of values, and overrides of a configuration."""
 
 import argparse
+import json
+import os
 import pathlib
 import sys
 import types
@@ -87,6 +89,37 @@ def add_json(parser: argparse.ArgumentParser) -> None:
   parser.add_argument(
     "--json", type=pathlib.Path, metavar="PATH", help="also write figures here"
   )
+
+
+def write_figures(path: pathlib.Path | None, figures: Any) -> None:
+  """Writes the file of --json, whole or not at all; None writes nothing.
+
+  What is no plain file, as /dev/stdout, gets figures once, at the end.
+  """
+  if path is None or (path.exists() and not path.is_file()):
+    return
+  path.parent.mkdir(parents=True, exist_ok=True)
+  part = path.with_name(f"{path.name}.part-{os.getpid()}")
+  try:
+    part.write_text(json.dumps(figures, indent=2) + "\n")
+    part.replace(path)
+  finally:
+    part.unlink(missing_ok=True)
+
+
+def add_places(parser: argparse.ArgumentParser, data: bool = True) -> None:
+  """Adds --base.path and --data-path: where things lie that a run refers to."""
+  parser.add_argument(
+    "--base.path", "--base-path", dest="base_path", default="", metavar="DIR",
+    help="the model that heads were trained on; default where the run says, "
+    "seen from here and then from the run",
+  )  # fmt: skip
+  if data:
+    parser.add_argument(
+      "--data-path", "--data.path", dest="data_path", default="",
+      metavar="DIR", help="prepared rows; default those of the run, seen from "
+      "here and then from the run",
+    )  # fmt: skip
 
 
 def add_loads(

@@ -8,6 +8,7 @@ from mtpjax.cli.arguments import (
   Parser,
   add_json,
   add_overrides,
+  add_places,
   int_from,
   names,
   override_config,
@@ -74,9 +75,7 @@ def add(commands: Any) -> None:
     default=0,
     help="at most so many; default all rows",
   )
-  evaluate.add_argument(
-    "--data-path", default="", help="prepared rows; default those of the run"
-  )
+  add_places(evaluate)
   evaluate.add_argument(
     "--decode",
     action="store_true",
@@ -132,11 +131,12 @@ def _evaluate(args: argparse.Namespace, console: Any) -> Any:
     from mtpjax.jobs import harness
 
     return harness.run(
-      args.workdir, args.tasks, args.limit, args.batch_size, console, args.step
-    )
+      args.workdir, args.tasks, args.limit, args.batch_size, console, args.step,
+      args.base_path,
+    )  # fmt: skip
   from mtpjax.jobs import evaluate
 
   return evaluate.run(
     args.workdir, console, args.step, args.split, args.batches,
-    args.data_path, args.decode, args.classes,
+    args.data_path, args.decode, args.classes, args.base_path,
   )  # fmt: skip

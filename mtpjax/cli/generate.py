@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 from mtpjax import config as config_lib
-from mtpjax.cli.arguments import add_json
+from mtpjax.cli.arguments import add_json, add_places
 
 
 def add(commands: Any) -> None:
@@ -38,6 +38,7 @@ def add(commands: Any) -> None:
     "trained on: jsonl:FILE:prompt,completion or jsonl:FILE:messages",
   )
   parser.add_argument("--step", type=int, help="checkpoint; default latest")
+  add_places(parser, data=False)
   parser.add_argument(
     "--ignore-eos", action="store_true", help="go on whatever comes"
   )
@@ -69,7 +70,7 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   return generate.run(
     args.workdir, console, args.prompt, args.prompts, args.step,
     args.ignore_eos, not (args.json or args.out), args.chat, args.out,
-    **_given(args),
+    args.base_path, **_given(args),
   )  # fmt: skip
 
 

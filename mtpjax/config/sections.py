@@ -246,6 +246,7 @@ class Data:
   tokenizer: str = field(
     "bytes",
     "bytes, a tokenizer.json, or a folder with one and what belongs to it",
+    True,
   )
   row_length: int = field(512, "tokens per row")
   validation_fraction: float = field(0.05, "share of documents held out")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,7 @@ def measure(
   batch: int = 1,
   repeats: int = 5,
   with_details: bool = True,
+  on_round: Callable[[], None] | None = None,
 ) -> list[ModeSpeed]:
   """Decodes the same requests with every mode, in turn, several times.
 
@@ -125,6 +126,7 @@ def measure(
     batch: rows decoded together.
     repeats: rounds; medians are over them.
     with_details: see `Details`; they take several times as long.
+    on_round: called after each round of a mode: `repeats` + 1 times for each.
 
   Returns:
     Per class, in the order they come in, a `ModeSpeed` per mode.
@@ -152,6 +154,8 @@ def measure(
         measured = measure_parts(records[next(iter(batches)), mode].trials[0])
         if round_:  # the first round compiles
           parts[mode].append(measured)
+      if on_round is not None:
+        on_round()
   return [
     _speed(
       kind,

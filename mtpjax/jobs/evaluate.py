@@ -34,6 +34,7 @@ def run(
   data_path: str = "",
   with_decoding: bool = False,
   classes: Sequence[str] = (),
+  base: str = "",
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on prepared rows.
 
@@ -49,6 +50,7 @@ def run(
     classes: of prompts, see `evals.PROMPT_CLASSES`: instead of all this, report
       how often heads predict what the model itself chooses, and what drafts
       bring; see `evals.report_classes`.
+    base: the model that heads were trained on; see `api.load`.
 
   Returns:
     {"step", "split", "offsets", "loss_by_offset", "accuracy_by_offset",
@@ -60,7 +62,7 @@ def run(
   Raises:
     UserError: no such work directory, checkpoint, data or split.
   """
-  loaded = api.load(workdir, step)
+  loaded = api.load(workdir, step, base=base)
   if classes:
     return _by_class(loaded, classes, console)
   config = loaded.config

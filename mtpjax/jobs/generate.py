@@ -79,6 +79,7 @@ def run(
   print_rows: bool = False,
   chat: str | None = None,
   out: pathlib.Path | None = None,
+  base: str = "",
   **overrides: Any,
 ) -> list[dict[str, Any]]:
   """Continues one prompt, streaming, or a file of them in batches.
@@ -97,6 +98,7 @@ def run(
     print_rows: print what comes of a file, one JSON object per line.
     chat: what a user says; the answer is streamed.
     out: a new file for what comes of `prompts`; there when it is complete.
+    base: the model that heads were trained on; see `api.load`.
     **overrides: fields of `config.Decode`.
 
   Returns:
@@ -113,7 +115,7 @@ def run(
   # Before anything is loaded: what cannot be kept is not worth its time.
   with contextlib.nullcontext() if out is None else _new_file(out) as file:
     records = None if prompts is None else read_prompts(prompts)
-    loaded = api.load(workdir, step)
+    loaded = api.load(workdir, step, base=base)
     asked: Sequence[api.Prompt]
     on_text = None
     if records is None:

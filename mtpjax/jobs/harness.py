@@ -24,6 +24,7 @@ def run(
   batch_size: int,
   console: rich.console.Console,
   step: int | None = None,
+  base: str = "",
 ) -> dict[str, Any]:
   """Evaluates a checkpoint on tasks of the harness.
 
@@ -34,6 +35,7 @@ def run(
     batch_size: texts scored at a time.
     console: gets a table.
     step: the checkpoint; None takes the latest.
+    base: the model that heads were trained on; see `api.load`.
 
   Returns:
     {"step", "limit", "harness", "results": {task: {metric: value}}}.
@@ -45,7 +47,7 @@ def run(
   # Before the model is loaded, which takes longer than to find a wrong name.
   lm_eval = import_harness()
   manager, objects = _load_tasks(tasks)
-  loaded = api.load(workdir, step)
+  loaded = api.load(workdir, step, base=base)
   # Standard errors by resampling would fork, which a process with JAX's
   # threads must not.
   os.environ["DISABLE_MULTIPROC"] = "1"

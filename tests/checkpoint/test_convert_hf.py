@@ -445,3 +445,66 @@ def test_files_come_along_as_they_are(tmp_path):
     "chat_template.jinja", "generation_config.json", "tokenizer.json"
   ]  # fmt: skip
   assert files["chat_template.jinja"] == "{{ a }}\r\né"
+
+
+def compiled(name):
+  return f"_orig_mod.{name}"
+
+
+def data_parallel(name):
+  return f"module.{name}"
+
+
+def fully_sharded(name):
+  for part in ("layers.0.", "layers.1."):
+    name = name.replace(part, f"{part}_fsdp_wrapped_module.")
+  name = name.replace("self_attn.", "self_attn._checkpoint_wrapped_module.")
+  return f"_fsdp_wrapped_module.{name}"
+
+
+def several(name):
+  return f"module._orig_mod.{fully_sharded(name)}"
+
+
+@pytest.mark.parametrize(
+  "wrap", [compiled, data_parallel, fully_sharded, several]
+)
+def test_names_from_inside_a_wrapper_of_pytorch(tmp_path, wrap):
+  values, tensors = checkpoint(tmp_path / "plain")
+  wrapped = {wrap(name): tensor for name, tensor in tensors.items()}
+  assert not wrapped.keys() & tensors.keys()
+  _, got = load(rewrite(tmp_path / "wrapped", values, wrapped))
+  jax.tree.map(np.testing.assert_array_equal, got, load(tmp_path / "plain")[1])
+
+
+def test_one_tensor_inside_and_outside_of_a_wrapper(tmp_path):
+  values, tensors = checkpoint(tmp_path)
+  tensors["_orig_mod.model.norm.weight"] = tensors["model.norm.weight"] + 1
+  rewrite(tmp_path, values, tensors)
+  with pytest.raises(UserError, match="holds model.norm.weight twice, as"):
+    convert.open_hf(tmp_path)
+
+
+def test_a_model_without_its_prefix_is_not_taken_for_a_tied_one(tmp_path):
+  values, tensors = checkpoint(tmp_path)
+  bare = {name.removeprefix("model."): t for name, t in tensors.items()}
+  del bare["lm_head.weight"]
+  with pytest.raises(UserError, match="embed_tokens.weight is missing"):
+    load(rewrite(tmp_path, values, bare))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300])
+def test_weights_that_are_no_numbers_are_damage(tmp_path, value):
+  values, tensors = checkpoint(tmp_path)
+  name = "model.layers.1.mlp.up_proj.weight"
+  tensors[name] = tensors[name].astype(np.float64)
+  tensors[name][3, 4] = value
+  rewrite(tmp_path, values, tensors)
+  with pytest.raises(UserError, match=f"{name} holds values that are not fin"):
+    load(tmp_path)
+
+
+def test_a_file_where_the_folder_is_meant(tmp_path):
+  checkpoint(tmp_path)
+  with pytest.raises(UserError, match="model.safetensors: is a file; give"):
+    convert.open_hf(tmp_path / "model.safetensors")

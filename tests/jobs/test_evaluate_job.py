@@ -119,3 +119,24 @@ def test_a_data_folder_prepared_anew_is_not_held_out(
   assert "not the data this run was trained on" in line
   assert "not the data this run was" in fails("bench", "decode", WORKDIR)
   assert not cli.main(["evaluate", WORKDIR, "--data-path", "data"])
+
+
+def test_the_rows_of_a_run_are_found_from_another_folder(
+  tiny_root, tmp_path, monkeypatch, fails
+):
+  root = tmp_path / "moved"
+  shutil.copytree(tiny_root, root)
+  run = root / WORKDIR
+  monkeypatch.chdir(tmp_path)
+  # Here are other rows by the same name.
+  shutil.copytree(root / "data", "data")
+  file = tmp_path / "data" / "fingerprint.json"
+  fingerprint = json.loads(file.read_text())
+  file.write_text(json.dumps(fingerprint | {"id": "0" * 64}))
+  assert mtpjax.load(run).open_rows("validation").path == root / "data"
+  shutil.rmtree(root / "data")
+  assert "not the data this run was trained on" in fails("evaluate", run)
+  shutil.rmtree("data")
+  line = fails("evaluate", run)
+  assert "no prepared data is there, nor near" in line
+  assert "--data-path" in line
