@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mtpjax.checkpoint import max_length
-from mtpjax.config import Base, Config, Data
+from mtpjax.config import Base, Config, Data, Heads
 from mtpjax.errors import UserError
 
 
@@ -16,7 +16,11 @@ def write(folder, **origin):
 
 
 def config(base=""):
-  return Config(data=Data(row_length=512), base=Base(path=str(base)))
+  return Config(
+    heads=Heads(kind="medusa", tap="last", matched=False),
+    data=Data(row_length=512),
+    base=Base(path=str(base)),
+  )
 
 
 def test_an_imported_model_has_its_positions(tmp_path):

@@ -4,7 +4,6 @@ import shutil
 import jax
 import numpy as np
 import pytest
-import rich.console
 
 import mtpjax
 from mtpjax import cli
@@ -169,10 +168,8 @@ def test_a_loss_that_is_no_number_is_null_and_said(
   from mtpjax.jobs import evaluate
 
   def make_evaluator(*args):
-    nan = np.array([np.nan] * 3)
-    return lambda params: {
-      "loss": nan, "accuracy": nan * 0 + 0.5, "targets": nan * 0 + 7
-    }  # fmt: skip
+    values = {"loss": np.nan, "accuracy": 0.5, "targets": 7.0}
+    return lambda params: {k: np.array([v] * 3) for k, v in values.items()}
 
   monkeypatch.setattr(evaluate, "make_evaluator", make_evaluator)
   out = tmp_path / "figures.json"
@@ -194,8 +191,5 @@ def test_what_decoding_needs_is_asked_first(short_texts, fails, monkeypatch):
 def test_a_name_in_square_brackets_is_shown(in_tiny_root, tmp_path, capsys):
   run = tmp_path / "run[red]"
   shutil.copytree(WORKDIR, run)
-  console = rich.console.Console(width=200)
-  from mtpjax.jobs import evaluate
-
-  evaluate.run(run, console, batches=1)
-  assert f"{run}, step 12" in capsys.readouterr().out
+  assert not cli.main(["evaluate", str(run), "--batches", "1"])
+  assert "run[red], step 12" in capsys.readouterr().out
