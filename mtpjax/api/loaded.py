@@ -21,7 +21,7 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Base, Store, WorkDir, places
+from mtpjax.checkpoint import Base, Store, WorkDir, max_length, places
 from mtpjax.data import (
   Message,
   Rows,
@@ -90,6 +90,11 @@ class Loaded:
   def decode_params(self) -> Any:
     """The parameters as decoding wants them; see `decode.decode_params`."""
     return decode.decode_params(self.model, self.params)
+
+  @property
+  def max_length(self) -> int:
+    """Tokens the model sees at most; see `checkpoint.max_length`."""
+    return max_length(self.workdir, self.config)
 
   def open_rows(self, split: str, data_path: str = "") -> Rows:
     """Opens prepared rows that this model can be judged by.

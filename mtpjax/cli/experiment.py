@@ -13,6 +13,7 @@ from mtpjax.cli.arguments import (
   names,
   override_config,
 )
+from mtpjax.errors import UserError
 
 
 def _experiment_parser(commands: Any, name: str, help: str) -> Parser:
@@ -109,7 +110,18 @@ def add(commands: Any) -> None:
     default=8,
     help="texts of --tasks scored at a time; default 8",
   )
-  evaluate.set_defaults(run=_evaluate)
+  evaluate.add_argument(
+    "--max-length",
+    type=int_from(1),
+    default=0,
+    help="tokens of a text that --tasks let the model see; default its own",
+  )
+
+  def run_evaluate(args: argparse.Namespace, console: Any) -> Any:
+    _require_heard(args, evaluate)
+    return _evaluate(args, console)
+
+  evaluate.set_defaults(run=run_evaluate)
   add_json(evaluate)
 
 
@@ -126,13 +138,38 @@ def _train(args: argparse.Namespace, console: Any) -> Any:
   return train.run(_read_config(args), args.workdir, console)
 
 
+# What `evaluate` does, by the option that asks for it, and what it listens to
+# then; "" is without.
+_EVALUATE_OPTIONS = {
+  "tasks": ("limit", "batch_size", "max_length"),
+  "classes": (),
+  "": ("split", "batches", "data_path", "decode"),
+}
+
+
+def _require_heard(args: argparse.Namespace, parser: Parser) -> None:
+  """Raises UserError for an option that would change nothing."""
+  asked = [name for name in ("tasks", "classes") if getattr(args, name)]
+  if len(asked) > 1:
+    raise UserError("--tasks, --classes: give one of them; each is a report")
+  variant = asked[0] if asked else ""
+  for other, options in _EVALUATE_OPTIONS.items():
+    for name in options:
+      if other == variant or getattr(args, name) == parser.get_default(name):
+        continue
+      option = "--" + name.replace("_", "-")
+      if other:
+        raise UserError(f"{option}: is for --{other}, which is not given")
+      raise UserError(f"{option}: is of no use with --{variant}; leave it out")
+
+
 def _evaluate(args: argparse.Namespace, console: Any) -> Any:
   if args.tasks:
     from mtpjax.jobs import harness
 
     return harness.run(
       args.workdir, args.tasks, args.limit, args.batch_size, console, args.step,
-      args.base_path,
+      args.base_path, args.max_length,
     )  # fmt: skip
   from mtpjax.jobs import evaluate
 

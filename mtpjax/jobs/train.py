@@ -131,7 +131,7 @@ def run(
     if len(validation_rows) and config.train.eval_every:
       per_offset = make_evaluator(
         model, config.loss, validation_rows, config.train.batch_size,
-        config.train.eval_batches,
+        config.train.eval_batches, say,
       )  # fmt: skip
 
       def evaluate(params: Any) -> dict[str, float]:
