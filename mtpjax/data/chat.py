@@ -159,7 +159,28 @@ class ChatTemplate:
       lead = through[len(prompt) : at_end[0]]
       if text[:start].endswith(lead):
         start -= len(lead)
-    return start, end + _n_shared(through[at_end[1] :], text[end:])
+    tail = through[at_end[1] :]
+    if not text.startswith(tail, end):
+      tail = self._tail_before_another(messages, number, fields) or tail
+    return start, end + _n_shared(tail, text[end:])
+
+  def _tail_before_another(
+    self, messages: Sequence[Message], number: int, fields: TemplateFields
+  ) -> str | None:
+    """Returns what follows a message's words in its turn if a turn follows."""
+    until = messages[: number + 1]
+    before, prompt, followed = (
+      self._attempt(messages[:number], fields),
+      self._attempt(messages[:number], fields, True),
+      self._attempt(until, fields, True),
+    )
+    if before is None or prompt is None or followed is None:
+      return None
+    start_of_turn = prompt.removeprefix(before)
+    words = self._find_words(until, number, followed, fields, True)
+    if words is None or not followed.endswith(start_of_turn):
+      return None
+    return followed[words[1] :].removesuffix(start_of_turn)
 
   def _find_words(
     self,
@@ -167,6 +188,7 @@ class ChatTemplate:
     number: int,
     text: str,
     fields: TemplateFields,
+    add_generation_prompt: bool = False,
   ) -> Span | None:
     """Finds where a text differs if a message says something else.
 
@@ -175,6 +197,7 @@ class ChatTemplate:
       number: of the message.
       text: what the template makes of the messages.
       fields: see `render`.
+      add_generation_prompt: with which the text was made.
 
     Returns:
       Where it begins to differ and where it ceases to; None if other words are
@@ -191,6 +214,7 @@ class ChatTemplate:
             *messages[number + 1 :],
           ],
           fields,
+          add_generation_prompt,
         )
         for words in _STAND_INS
       ]
@@ -316,6 +340,8 @@ def _unmarked(text: str) -> tuple[str, list[Span]]:
     elif piece == _MARKS[1]:
       depth -= 1
       if depth == 0 and len(clean) > start:
+        if spans and spans[-1][1] == start:  # one goes on from the other
+          start = spans.pop()[0]
         spans.append((start, len(clean)))
     else:
       clean += piece

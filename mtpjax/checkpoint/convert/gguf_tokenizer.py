@@ -39,10 +39,12 @@ _WORD_RULES: dict[str, tuple[tuple[str, ...], bool, str]] = {
   "qwen2": ((_CASELESS_WORDS % "",), False, "NFC"),
   "smollm": ((r"\p{N}", _GPT2_WORDS), False, ""),
 }  # fmt: skip
-# Tokens that end a turn, also where the file names only the end of a text.
+# Tokens that end a turn, also where the file names only the end of a text; the
+# same that llama.cpp takes for such.
 _ENDS_OF_TURN = (
   "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
-  "<|endoftext|>",
+  "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>", "<EOT>",
+  "_<EOT>", "<end_of_utterance>",
 )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def tokenizer_files(container: Container) -> dict[str, str]:
   ends = [named(key) for key in ("eos", "eot", "eom")] + [
     ids[token]
     for token in _ENDS_OF_TURN
-    if token in ids and types[ids[token]] == _CONTROL
+    if token in ids and types[ids[token]] in (_CONTROL, _USER_DEFINED)
   ]
   settings: dict[str, Any] = {
     # SentencePiece models and Llama 3 expect BOS unless the file denies it.

@@ -62,9 +62,7 @@ def open_hf(path: str | pathlib.Path) -> Source:
   model = families.read_model(values, str(file))
   tensors = Safetensors(path)
   _require_unembedding(path, model, tensors)
-  files = companions.add_ends(
-    companions.read_files(path), values.get("eos_token_id")
-  )
+  files = companions.add_ends(companions.read_files(path), values, path)
   return Source(
     model=model,
     heads=NO_HEADS,
