@@ -138,25 +138,26 @@ class ChatTemplate:
     """
     until = messages[: number + 1]
     through = self._attempt(until, fields)
+    if through is None:
+      return None
+    # Characters before the turn, of a text that ends with it; None where the
+    # generation prompt is another than the turn's own beginning.
     prompt = self._attempt(messages[:number], fields, True)
-    is_led = (
-      through is not None and prompt is not None and through.startswith(prompt)
-    )
-    if is_led and text.startswith(through):
-      return len(prompt), len(through)
-    # Where more turns follow it reads otherwise (thoughts are left out), or
-    # the generation prompt is another than the turn's own beginning. Then it
-    # begins with its words, and with what leads from the prompt to them if
+    n_before = None
+    if prompt is not None and through.startswith(prompt):
+      n_before = len(prompt)
+      if text.startswith(through):
+        return n_before, len(through)
+    # A turn may read otherwise where more follow (thoughts are left out).
+    # It begins with its words, and with what leads from the prompt to them if
     # that is there, and ends as it does where it is the last turn.
     words = self._find_words(messages, number, text, fields)
-    if through is None or words is None:
-      return None
     at_end = self._find_words(until, number, through, fields)
-    if at_end is None:
+    if words is None or at_end is None:
       return None
     start, end = words
-    if is_led:
-      lead = through[len(prompt) : at_end[0]]
+    if n_before is not None:
+      lead = through[n_before : at_end[0]]
       if text[:start].endswith(lead):
         start -= len(lead)
     tail = through[at_end[1] :]
@@ -291,7 +292,7 @@ class ChatTemplate:
 
       def parse(self, parser: Any) -> Any:
         line = next(parser.stream).lineno
-        self.environment.has_marks = True
+        vars(self.environment)["has_marks"] = True
         body = parser.parse_statements(
           ("name:endgeneration",), drop_needle=True
         )
@@ -315,11 +316,9 @@ class ChatTemplate:
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = now.strftime
     environment.filters["tojson"] = _dumped
-    environment.extend(has_marks=False, names=frozenset())
+    environment.extend(has_marks=False)
     tree = environment.parse(self.source)
-    environment.extend(
-      names=frozenset(jinja2.meta.find_undeclared_variables(tree))
-    )
+    environment.extend(names=jinja2.meta.find_undeclared_variables(tree))
     return environment.from_string(tree)
 
 
