@@ -15,6 +15,9 @@ ASSISTANT = "assistant"
 Message = dict[str, Any]
 # What a record says to the chat template besides the messages, by name.
 TemplateFields = Mapping[str, Any]
+TEMPLATE_FIELDS = (
+  "tools", "documents", "enable_thinking", "chat_template_kwargs",
+)  # fmt: skip
 
 
 class InvalidText(UserError):
