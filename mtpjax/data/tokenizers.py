@@ -79,6 +79,13 @@ class Tokenizer(Protocol):
   def fingerprint(self) -> str:
     """SHA-256 (hex) of all that decides what the ids mean."""
 
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint without added tokens from `vocab_size` on.
+
+    Two tokenizers that differ in nothing else mean the same to a model with
+    so many ids.
+    """
+
   def encode(self, text: str) -> list[int]:
     """Returns the ids of a text, without BOS or EOS."""
 
@@ -109,6 +116,11 @@ class ByteTokenizer:
   chat_template = None
   fallback_ids: frozenset[int] = frozenset()
   fingerprint = hashlib.sha256(b"mtpjax bytes 256 257").hexdigest()
+
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint: nothing is added to bytes."""
+    del vocab_size
+    return self.fingerprint
 
   def encode(self, text: str) -> list[int]:
     """Returns the bytes of the text's UTF-8."""
@@ -172,6 +184,24 @@ class HfTokenizer:
     self.chat_template = self._make_chat_template()
     self.fingerprint = _digest(
       definition, self.bos_id, self.eos_ids, companions.chat_template
+    )
+
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint without added tokens from `vocab_size` on."""
+    definition = json.loads(self._json)
+    definition["added_tokens"] = [
+      token
+      for token in definition.get("added_tokens") or ()
+      if token["id"] < vocab_size
+    ]
+    # Who adds a token for padding may have padded with it; it is not read.
+    definition |= {"truncation": None, "padding": None}
+    bos_id = self.bos_id
+    return _digest(
+      definition,
+      None if bos_id is None or bos_id >= vocab_size else bos_id,
+      [i for i in self.eos_ids if i < vocab_size],
+      self._companions.chat_template,
     )
 
   def encode(self, text: str) -> list[int]:

@@ -174,7 +174,8 @@ def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
     there.data.bos_token,
     there.data.eos_tokens,
   )
-  if theirs.fingerprint != tokenizer.fingerprint:
+  size = there.model.vocab_size
+  if theirs.fingerprint_within(size) != tokenizer.fingerprint_within(size):
     raise UserError(
       f"data.tokenizer: {config.data.tokenizer!r} is not the tokenizer of "
       f"base.path = {config.base.path!r} (vocabulary of {tokenizer.vocab_size} "

@@ -399,6 +399,9 @@ def test_a_token_added_beyond_the_vocabulary_is_no_other_tokenizer(tmp_path):
   hf_checkpoints.write(tmp_path, values, tensors, tokenizer.to_str(), **pad)
   opened = convert.open_hf(tmp_path)
   assert opened.model.vocab_size == 48
+  # What the model cannot write does not end its texts.
+  assert opened.data["eos_tokens"] == ("</s>",)
+  assert opened.data["bos_token"] == "<s>"
 
 
 def data_fields(folder, begins=True, values=None, **files):

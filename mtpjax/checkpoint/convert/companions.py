@@ -143,13 +143,12 @@ def data_fields(
     _text_of(older.get("eos_token")),
     *(tokenizer.id_to_token(i) for i in ids if 0 <= i < vocab_size),
   ]
+  known = {token for token, i in vocabulary.items() if i < vocab_size}
   return {
     "add_bos": added is not None if says_bos is None else bool(says_bos),
     "add_eos": True,
-    "bos_token": bos_token if bos_token in vocabulary else "",
-    "eos_tokens": tuple(
-      dict.fromkeys(t for t in eos_tokens if t and t in vocabulary)
-    ),
+    "bos_token": bos_token if bos_token in known else "",
+    "eos_tokens": tuple(dict.fromkeys(t for t in eos_tokens if t in known)),
   }
 
 

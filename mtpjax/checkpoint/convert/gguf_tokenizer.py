@@ -131,13 +131,13 @@ def tokenizer_files(container: Container) -> dict[str, str]:
 
 def _of_each(container: Container, key: str, n: int) -> list:
   """Reads a list with a number for each token."""
-  values = np.asarray(container.fields.get(key, ())).tolist()
-  if len(values) != n:
+  values = np.asarray(container.fields.get(key, ()))
+  if values.shape != (n,) or (n and values.dtype.kind not in "iuf"):
     raise UserError(
-      f"{container.path}: {key} has {len(values)} entries for {n} tokens; "
-      "convert the model to GGUF again"
+      f"{container.path}: {key} has {values.size} entries for {n} tokens, or "
+      "not numbers; convert the model to GGUF again"
     )
-  return values
+  return values.tolist()
 
 
 def _added(i: int, token: str, is_special: bool) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def _added(i: int, token: str, is_special: bool) -> dict[str, Any]:
 def _byte_level(container: Container, tokens: list[str]) -> dict[str, Any]:
   """GPT-2's byte-level BPE, as tokenizer.json has it."""
   path = container.path
-  rule = container.fields.get("tokenizer.ggml.pre")
+  rule = container.field("tokenizer.ggml.pre", str, None)
   if rule not in _WORD_RULES:
     said = "missing" if rule is None else repr(rule)
     raise UserError(
