@@ -25,6 +25,7 @@ from mtpjax.checkpoint import Base, Store, WorkDir, max_length, places
 from mtpjax.data import (
   Message,
   Rows,
+  TemplateFields,
   Tokenizer,
   is_conversation,
   load_fingerprint,
@@ -32,6 +33,8 @@ from mtpjax.data import (
   open_rows,
   read_messages,
   require_chat_template,
+  require_within,
+  with_bos,
 )
 from mtpjax.decode.budget import Calibration, Governor
 from mtpjax.errors import UserError
@@ -107,8 +110,9 @@ class Loaded:
       The rows.
 
     Raises:
-      UserError: nothing is prepared there, it is of another tokenizer, or the
-        run's own folder holds other rows by now.
+      UserError: nothing is prepared there, it is of another tokenizer, has
+        ids that the model does not, or the run's own folder holds other rows
+        by now.
     """
     if not self.data_id and not data_path:
       raise UserError(
@@ -124,7 +128,9 @@ class Loaded:
         f"{path}: was prepared with another tokenizer than the run's; prepare "
         f"it with --data.tokenizer {own}"
       )
-    return open_rows(path, split)
+    rows = open_rows(path, split)
+    require_within(rows, self.tokenizer, self.model.config.vocab_size)
+    return rows
 
   def _own_rows(self) -> pathlib.Path:
     """Returns where the rows lie that this model was trained on."""
@@ -151,6 +157,7 @@ class Loaded:
     self,
     prompt: str | Sequence[int] | Sequence[Message],
     where: str = "prompt",
+    template_fields: TemplateFields | None = None,
   ) -> list[int]:
     """Returns the ids of a prompt.
 
@@ -159,9 +166,10 @@ class Loaded:
         or messages, which the tokenizer's chat template makes a text of that
         ends where the assistant begins.
       where: names the prompt in errors.
+      template_fields: what the chat template is given besides messages.
 
     Returns:
-      The ids.
+      The ids; a text that spells BOS out itself gets no second one.
 
     Raises:
       UserError: messages, and there is no chat template or it fails.
@@ -169,17 +177,14 @@ class Loaded:
     if is_conversation(prompt):
       template = require_chat_template(self.tokenizer, where)
       text = template.render(
-        read_messages(prompt, where), where, add_generation_prompt=True
+        read_messages(prompt, where), where, True, template_fields or {}
       )
       # The template writes BOS where the model expects it.
       return self.tokenizer.encode(text)
     if not isinstance(prompt, str):
       return [int(i) for i in cast(Sequence[int], prompt)]
-    ids = self.tokenizer.encode(prompt)
-    bos = self.tokenizer.bos_id
-    if self.config.data.add_bos and bos is not None:
-      ids = [bos, *ids]
-    return ids
+    bos_id = self.tokenizer.bos_id if self.config.data.add_bos else None
+    return with_bos(self.tokenizer.encode(prompt), bos_id)
 
   def generate(
     self,
@@ -219,13 +224,17 @@ class Loaded:
       return []
     config = override_settings(self.config, overrides)
     settings = config.decode
-    eos_ids = () if ignore_eos else self.tokenizer.eos_ids
-    maker = RequestMaker(self.tokenizer, eos_ids, self.model.config.vocab_size)
+    size = self.model.config.vocab_size
+    # A tokenizer may have ids that its model does not, which never come.
+    eos_ids = tuple(i for i in self.tokenizer.eos_ids if i < size)
+    if ignore_eos:
+      eos_ids = ()
+    maker = RequestMaker(self.tokenizer, eos_ids, size)
     asked, requests = [], []
     for index, prompt in enumerate(prompts):
       where = f"prompt {index}"
       asked.append(read_prompt(prompt, config, where))
-      ids = self.encode(asked[-1].content, where)
+      ids = self.encode(asked[-1].content, where, asked[-1].template_fields)
       requests.append(maker.make(asked[-1], ids, index, where))
     batch = min(settings.batch_size, len(requests))
     specs, governor = self._programs(settings, requests, batch)

@@ -10,10 +10,13 @@ from typing import Any
 from mtpjax import config as config_lib
 from mtpjax import decode
 from mtpjax.data import (
+  TEMPLATE_FIELDS,
   Message,
+  TemplateFields,
   Tokenizer,
   decode_utf8,
   read_messages,
+  read_template_fields,
   require_unicode,
 )
 from mtpjax.decode import grammar
@@ -42,12 +45,14 @@ class Asked:
     settings: those of the call, with the prompt's own in their place.
     kind: class of the prompt; acceptance is tracked per class.
     has_own_seed: its noise does not depend on its place in the call.
+    template_fields: what the chat template is given besides messages.
   """
 
   content: str | Sequence[int] | Sequence[Message]
   settings: config_lib.Decode
   kind: str
   has_own_seed: bool
+  template_fields: TemplateFields = dataclasses.field(default_factory=dict)
 
 
 def list_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
@@ -126,8 +131,9 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
 
   Args:
     prompt: a text; ids; or a mapping with "text", "ids" or "messages" (see
-      `data.read_messages`), and optionally "class" and settings of
-      `config.Decode` that a request may have.
+      `data.read_messages`; beside them what `data.read_template_fields` reads,
+      as "tools"), and optionally "class" and settings of `config.Decode` that a
+      request may have.
     config: the settings of the call.
     where: names the prompt in errors.
 
@@ -156,6 +162,10 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
       f'{where}: needs "text" (a string), "ids" (a list of integers) or '
       '"messages" (of a chat), not both; its "class" is a string'
     )
+  fields: TemplateFields = {}
+  if messages is not None:
+    fields = read_template_fields(own, where)
+    own = {k: v for k, v in own.items() if k not in TEMPLATE_FIELDS}
   for name in own:
     if name not in PER_REQUEST:
       close = config_lib.nearest(str(name), sorted(PER_REQUEST))
@@ -168,7 +178,9 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
   content = text if isinstance(text, str) else ids
   if messages is not None:
     content = read_messages(messages, where)
-  asked = Asked(content, settings, kind or _kind(settings), "seed" in own)
+  asked = Asked(
+    content, settings, kind or _kind(settings), "seed" in own, fields
+  )
   return _require_unicode(asked, where)
 
 
@@ -299,9 +311,12 @@ class RequestMaker:
         "(ignore_eos) out"
       )
     if key not in self._grammars:
-      arguments = (
-        self._tokenizer.token_bytes(), self._eos_ids, self._vocab_size
-      )  # fmt: skip
+      texts = {
+        i: text
+        for i, text in self._tokenizer.token_bytes().items()
+        if i < self._vocab_size
+      }
+      arguments = texts, self._eos_ids, self._vocab_size
       if settings.regex:
         made = grammar.compile_regex(settings.regex, *arguments)
       else:

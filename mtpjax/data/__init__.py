@@ -2,7 +2,8 @@
 
 In the order of the work: `sources` are read into a `document` each,
 `tokenizers` (or one trained by `bpe`), with what lies beside their files
-(`companions`) and their `chat` templates, make ids of it, `corpus` holds all,
+(`companions`) and their `chat` templates, make `document_ids` of it, `corpus`
+holds all,
 `packing` makes rows of them, `rows` and `fingerprint` are what is on disk,
 and `loader` reads batches from there. `text_stream` goes the way back, and
 `stops` finds what ends a text.
@@ -11,18 +12,22 @@ and `loader` reads batches from there. `text_stream` goes the way back, and
 from mtpjax.data.bpe import train_bpe
 from mtpjax.data.chat import ChatTemplate
 from mtpjax.data.document import (
+  TEMPLATE_FIELDS,
   Document,
   InvalidText,
   Message,
+  TemplateFields,
   decode_utf8,
   is_conversation,
   read_messages,
+  read_template_fields,
   require_unicode,
 )
+from mtpjax.data.document_ids import with_bos
 from mtpjax.data.fingerprint import load_fingerprint, require_prepared_for
 from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
-from mtpjax.data.rows import Rows, open_rows
+from mtpjax.data.rows import Rows, open_rows, require_within
 from mtpjax.data.sources import read_documents
 from mtpjax.data.text_stream import TextStream
 from mtpjax.data.tokenizers import (
@@ -32,12 +37,14 @@ from mtpjax.data.tokenizers import (
 )
 
 __all__ = [
+  "TEMPLATE_FIELDS",
   "ChatTemplate",
   "Document",
   "InvalidText",
   "Loader",
   "Message",
   "Rows",
+  "TemplateFields",
   "TextStream",
   "Tokenizer",
   "decode_utf8",
@@ -49,8 +56,11 @@ __all__ = [
   "prepare",
   "read_documents",
   "read_messages",
+  "read_template_fields",
   "require_chat_template",
   "require_prepared_for",
   "require_unicode",
+  "require_within",
   "train_bpe",
+  "with_bos",
 ]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from mtpjax.data.document import Document
-from mtpjax.data.tokenizers import Tokenizer, require_chat_template
+from mtpjax.data.document_ids import document_ids
+from mtpjax.data.tokenizers import Tokenizer
 
 # Progress is told after so many tokens: a few times a second.
 _REPORT_EVERY = 200_000
@@ -85,16 +86,12 @@ def tokenize_corpus(
   folder: pathlib.Path,
   report: Report,
 ) -> Corpus:
-  """Tokenises documents into two flat files.
-
-  BOS may be a target where the first part is trained, EOS where the last is.
-  A conversation is what the tokenizer's chat template makes of it, and gets
-  neither.
+  """Tokenises documents into two flat files; see `document_ids`.
 
   Args:
     documents: what to tokenise; one whose text gives no token is skipped, as
       is a conversation without an assistant.
-    tokenizer: applied to each part by itself.
+    tokenizer: applied to each document by itself.
     bos_id: written before each document; None writes none.
     eos_id: written after each document; None writes none.
     seed: of the draws that decide the split.
@@ -114,10 +111,7 @@ def tokenize_corpus(
   tokens_file, mask_file = folder / "tokens.flat", folder / "loss_mask.flat"
   with open(tokens_file, "wb") as tokens, open(mask_file, "wb") as mask:
     for document in documents:
-      if document.messages:
-        parts = _tokenize_conversation(document, tokenizer)
-      else:
-        parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
+      parts = document_ids(document, tokenizer, bos_id, eos_id)
       if not parts:
         n_skipped += 1
         continue
@@ -146,46 +140,6 @@ def tokenize_corpus(
     np.array(draws, np.float64),
     n_skipped,
   )
-
-
-def _tokenize_text(
-  document: Document,
-  tokenizer: Tokenizer,
-  bos_id: int | None,
-  eos_id: int | None,
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if there is no token."""
-  parts = [(tokenizer.encode(text), on) for text, on in document.parts]
-  if not any(ids for ids, _ in parts):
-    return []
-  if bos_id is not None:
-    parts.insert(0, ([bos_id], parts[0][1]))
-  if eos_id is not None:
-    parts.append(([eos_id], parts[-1][1]))
-  return parts
-
-
-def _tokenize_conversation(
-  document: Document, tokenizer: Tokenizer
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if nothing is trained.
-
-  Each part has the ids it gets behind the one before: what is decoded begins
-  behind a prompt, and some tokenizers put a space before a text by itself.
-  """
-  template = require_chat_template(tokenizer, document.name)
-  parts: list[tuple[list[int], bool]] = []
-  before = ""
-  for text, is_trained in template.split(document.messages, document.name):
-    context = tokenizer.encode(before)
-    ids = tokenizer.encode(before + text)
-    if ids[: len(context)] == context:
-      ids = ids[len(context) :]
-    else:  # a token would reach over the end of the prompt
-      ids = tokenizer.encode(text)
-    parts.append((ids, is_trained))
-    before = text
-  return parts if any(ids and on for ids, on in parts) else []
 
 
 def split_documents(

@@ -32,6 +32,8 @@ class SourceDigest:
     content: list[Any] = [document.name, document.parts]
     if document.messages:
       content.append(document.messages)
+    if document.template_fields:
+      content.append(document.template_fields)
     parts = json.dumps(content).encode()
     # The length in front keeps two documents apart from one long one.
     self._hash.update(len(parts).to_bytes(8))

@@ -12,7 +12,12 @@ from typing import Any, TextIO
 import rich.console
 
 from mtpjax import api
-from mtpjax.data import decode_utf8, read_messages, require_unicode
+from mtpjax.data import (
+  TEMPLATE_FIELDS,
+  decode_utf8,
+  read_messages,
+  require_unicode,
+)
 from mtpjax.errors import UserError
 
 
@@ -170,7 +175,8 @@ def _trainable(
   rest = {"ids": generation.ids, "finish_reason": generation.finish_reason}
   if record.get("messages") is not None:
     answer = {"role": "assistant", "content": generation.text}
-    return {"messages": [*record["messages"], answer]} | rest
+    given = {name: record[name] for name in TEMPLATE_FIELDS if name in record}
+    return {"messages": [*record["messages"], answer]} | given | rest
   return {
     "prompt": record.get("text"), "completion": generation.text
   } | rest  # fmt: skip
