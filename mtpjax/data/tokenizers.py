@@ -50,6 +50,10 @@ class Tokenizer(Protocol):
     """The largest id + 1."""
 
   @property
+  def ids(self) -> frozenset[int]:
+    """All ids that have a token; numbers may be skipped."""
+
+  @property
   def bos_id(self) -> int | None:
     """The id that begins a document, if there is one."""
 
@@ -106,6 +110,7 @@ class ByteTokenizer:
   adds_bos = True
   chat_template = None
   fallback_ids: frozenset[int] = frozenset()
+  ids = frozenset(range(258))
   fingerprint = hashlib.sha256(b"mtpjax bytes 256 257").hexdigest()
 
   def encode(self, text: str) -> list[int]:
@@ -152,6 +157,7 @@ class HfTokenizer:
     added = self._tokenizer.get_added_tokens_decoder()
     names = {token.content for token in added.values()}
     self.vocab_size = max(vocabulary.values(), default=-1) + 1
+    self.ids = frozenset(vocabulary.values())
     self.bos_id = self._find_bos(bos_token, vocabulary, names)
     self.eos_ids = self._find_eos(eos_tokens, vocabulary, names)
     self.adds_bos = (
