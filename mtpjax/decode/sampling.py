@@ -45,7 +45,8 @@ def final_logits(
   """Turns the model's logits into those that a token is drawn from.
 
   In this order: repetition, frequency and presence penalties; logit bias; bad
-  words; least number of tokens; ids without a token; grammar; temperature; top-k; top-p; min-p.
+  words; least number of tokens; ids without a token; grammar; temperature;
+  top-k; top-p; min-p.
   Each sees what the stage before it left.
 
   Args:

@@ -53,7 +53,9 @@ PATTERNS = (
 def _strings():
   for least, most in ((0, 0), (0, 2), (1, 1), (2, 4), (3, None), (None, 5)):
     bounds = {"minLength": least, "maxLength": most}
-    yield {"type": "string"} | {k: v for k, v in bounds.items() if v is not None}
+    yield {"type": "string"} | {
+      k: v for k, v in bounds.items() if v is not None
+    }
   yield {"minLength": 1.0, "maxLength": 2.0}
   yield from ({"type": "string", "pattern": p} for p in PATTERNS)
   yield {"type": "string", "pattern": "^[a-z]+$", "maxLength": 3}
@@ -225,17 +227,39 @@ def _references():
   node = {"type": "object", "properties": {"v": SMALL, "n": {"anyOf": [
     {"$ref": "#/$defs/N"}, NULL]}}, "required": ["v", "n"]}  # fmt: skip
   yield {"$ref": "#/$defs/N", "$defs": {"N": node}}
-  yield {"type": "object", "properties": {"v": SMALL, "kids": {
-    "type": "array", "items": {"$ref": "#"}}}, "required": ["v", "kids"]}
+  yield {
+    "type": "object",
+    "properties": {
+      "v": SMALL,
+      "kids": {"type": "array", "items": {"$ref": "#"}},
+    },
+    "required": ["v", "kids"],
+  }
   yield {"properties": {"next": {"$ref": "#"}}, "additionalProperties": False}
   yield {"anyOf": [NULL, {"type": "array", "items": {"$ref": "#"},
                           "minItems": 1}]}  # fmt: skip
-  yield {"$ref": "#/$defs/x", "$defs": {"x": {"oneOf": [NULL, {
-    "type": "object", "required": ["x"], "properties": {
-      "x": {"$ref": "#/$defs/x"}}}]}}}
-  yield {"$ref": "#/$defs/a", "$defs": {
-    "a": {"properties": {"b": {"$ref": "#/$defs/b"}}},
-    "b": {"properties": {"a": {"$ref": "#/$defs/a"}, "s": SMALL}}}}
+  yield {
+    "$ref": "#/$defs/x",
+    "$defs": {
+      "x": {
+        "oneOf": [
+          NULL,
+          {
+            "type": "object",
+            "required": ["x"],
+            "properties": {"x": {"$ref": "#/$defs/x"}},
+          },
+        ]
+      }
+    },
+  }
+  yield {
+    "$ref": "#/$defs/a",
+    "$defs": {
+      "a": {"properties": {"b": {"$ref": "#/$defs/b"}}},
+      "b": {"properties": {"a": {"$ref": "#/$defs/a"}, "s": SMALL}},
+    },
+  }
   for name, pointer in (("a/b", "a~1b"), ("a~b", "a~0b"), ("a%b", "a%25b"),
                         ("a b", "a%20b"), ('a"b', "a%22b"), ("é", "%C3%A9"),
                         ("~1", "~01")):  # fmt: skip

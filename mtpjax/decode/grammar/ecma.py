@@ -128,7 +128,7 @@ class _Parser:
 
   def _sequence(self) -> _Part:
     parts: list[_Part] = []
-    while self._at < len(self._text) and not self._text[self._at] in "|)":
+    while self._at < len(self._text) and self._text[self._at] not in "|)":
       parts.append(self._repeated())
 
     def lead(nfa: Nfa, start: int) -> int:

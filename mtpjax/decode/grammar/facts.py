@@ -145,7 +145,9 @@ class Alternative:
     highs = [(_decimal(v), True) for v in self.all("maximum")]
     highs += [(_decimal(v), False) for v in self.all("exclusiveMaximum")]
     low, is_low_open = max(lows, default=(None, False))
-    high, is_closed = min(highs, key=lambda h: (h[0], h[1]), default=(None, True))
+    high, is_closed = min(
+      highs, key=lambda h: (h[0], h[1]), default=(None, True)
+    )
     return Bounds(low, high, is_low_open, not is_closed)
 
 
@@ -463,9 +465,7 @@ def _atoms(types: Any) -> frozenset[str]:
   return frozenset(names) & ATOMS
 
 
-def _implied(
-  types: frozenset[str], facts: Sequence[Fact]
-) -> frozenset[str]:
+def _implied(types: frozenset[str], facts: Sequence[Fact]) -> frozenset[str]:
   """Returns the types that the facts are about, if no type is named.
 
   Strictly {"minLength": 2} takes any number, too; nobody means that.

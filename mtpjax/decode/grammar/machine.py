@@ -1,7 +1,7 @@
 """Finite automata over intervals of integers: code points, or bytes.
 
-  Nfa       node 0 -[97, 122]-> 1, 1 -> 0 without a symbol
-  Dfa       the same language, one way for each text
+Nfa       node 0 -[97, 122]-> 1, 1 -> 0 without a symbol
+Dfa       the same language, one way for each text
 """
 
 import dataclasses
@@ -219,9 +219,7 @@ def simulate(
   return _explore(start, follow, is_final)
 
 
-def combine(
-  left: Dfa, right: Dfa, accept: Callable[[bool, bool], bool]
-) -> Dfa:
+def combine(left: Dfa, right: Dfa, accept: Callable[[bool, bool], bool]) -> Dfa:
   """Returns the texts for which `accept(is in left, is in right)`.
 
   Args:

@@ -107,7 +107,9 @@ class _Builder:
       found = self.schemas.alternatives(items)
       values[key] = union_of([self._alternative(a, items) for a in found])
       if not found:
-        self.reasons.append("what it asks for contradicts itself, or never ends")
+        self.reasons.append(
+          "what it asks for contradicts itself, or never ends"
+        )
     return values[key]
 
   def _alternative(self, a: Alternative, items: tuple[Item, ...]) -> Dfa:
@@ -295,9 +297,7 @@ class _Builder:
       hit = self.schemas.within(fact.owner, fact.value)
       found = []
       if n_hits < cap or not other_most:
-        found.append(
-          ((to, min(n_hits + 1, cap)), self.value((*items, hit)))
-        )
+        found.append(((to, min(n_hits + 1, cap)), self.value((*items, hit))))
       if other_most:
         items = (*items, dataclasses.replace(hit, fits=False))
       return [*found, ((to, n_hits), self.value(items))]
@@ -411,7 +411,9 @@ class _Builder:
     n, has_extras = len(parts), bool(extras)
     if least > n + has_extras:
       if not has_extras:
-        self.reasons.append(f"minProperties {least} is above its {n} properties")
+        self.reasons.append(
+          f"minProperties {least} is above its {n} properties"
+        )
         return _NOTHING
       raise self.schemas.refuse(
         f"minProperties {least} would not be heeded with {n} properties of "
