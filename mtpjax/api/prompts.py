@@ -226,6 +226,7 @@ class RequestMaker:
     self._tokenizer = tokenizer
     self._eos_ids = eos_ids
     self._vocab_size = vocab_size
+    self._missing_ids = frozenset(range(vocab_size)) - tokenizer.ids
     self._grammars: dict[tuple[str, str], grammar.Grammar] = {}
 
   def make(
@@ -278,6 +279,7 @@ class RequestMaker:
       bad_words=self._bad_words(s.bad_words, where),
       stop_sequences=tuple(_ids(text, where) for text in s.stop_ids),
       grammar=self._grammar(s, where),
+      missing_ids=self._missing_ids,
       kind=asked.kind,
     )
 

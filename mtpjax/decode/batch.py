@@ -83,13 +83,20 @@ class Packer:
     table, starts = (
       automaton.merge(grammars, vocab_size) if grammars else (None, [])
     )
+    missing_ids = sorted(set().union(*(r.missing_ids for r in requests)))
+    is_token_V = np.ones(vocab_size, bool)
+    is_token_V[missing_ids] = False
     eos_ids_E = np.full(_EOS_SLOTS, -1, np.int32)
     eos_ids_E[: len(eos_ids)] = eos_ids
     longest = max(len(r.ids) for r in requests)
     most = max(r.max_new_tokens for r in requests)
     return cls(
       ControlShapes.of(spec.stages, requests, vocab_size),
-      Tables(jnp.asarray(eos_ids_E), table),
+      Tables(
+        jnp.asarray(eos_ids_E),
+        table,
+        jnp.asarray(is_token_V) if missing_ids else None,
+      ),
       {id(g): start for g, start in zip(grammars, starts, strict=True)},
       bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS),
     )
