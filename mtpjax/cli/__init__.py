@@ -10,6 +10,7 @@ from mtpjax._version import __version__
 from mtpjax.cli import (
   bench,
   calibrate,
+  compilation_cache,
   convert,
   experiment,
   generate,
@@ -24,6 +25,7 @@ def _build_parser() -> Parser:
     prog="mtpjax",
     description="Train models that predict several future tokens, and decode "
     "with them. Begin with: mtpjax prepare experiments/quickstart.py",
+    epilog=compilation_cache.HELP,
   )
   parser.add_argument("--version", action="version", version=__version__)
   commands = parser.add_subparsers(
@@ -63,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _build_parser().parse_args(argv)
     if getattr(args, "json", None):
       _check_writable(args.json)
-    figures = args.run(args, console)
+    with compilation_cache.kept():
+      figures = args.run(args, console)
     if getattr(args, "json", None):
       args.json.parent.mkdir(parents=True, exist_ok=True)
       args.json.write_text(json.dumps(figures, indent=2) + "\n")
