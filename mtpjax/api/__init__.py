@@ -4,7 +4,7 @@ The loss for somebody else's training loop is `mtpjax.losses`; the README shows
 both at work.
 """
 
-from mtpjax.api.loaded import Generation, Loaded, load
+from mtpjax.api.loaded import Decoding, Generation, Loaded, load
 from mtpjax.api.prompts import Prompt
 
-__all__ = ["Generation", "Loaded", "Prompt", "load"]
+__all__ = ["Decoding", "Generation", "Loaded", "Prompt", "load"]

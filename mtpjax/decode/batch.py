@@ -87,11 +87,12 @@ class Packer:
     eos_ids_E[: len(eos_ids)] = eos_ids
     longest = max(len(r.ids) for r in requests)
     most = max(r.max_new_tokens for r in requests)
+    asked = max(r.capacity for r in requests)
     return cls(
       ControlShapes.of(spec.stages, requests, vocab_size),
       Tables(jnp.asarray(eos_ids_E), table),
       {id(g): start for g, start in zip(grammars, starts, strict=True)},
-      bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS),
+      max(bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS), asked),
     )
 
   def pack(self, requests: Sequence[Request]) -> dict[str, Any]:

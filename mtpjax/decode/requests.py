@@ -37,6 +37,8 @@ class Request:
     stop_sequences: sequences of ids that end the text and belong to it.
     grammar: what the text must match; it then ends with an EOS.
     kind: class of the request; acceptance is tracked per class.
+    capacity: positions that the programs are laid out for at least, so that
+      longer texts of later requests run in them, too.
   """
 
   ids: tuple[int, ...]
@@ -56,6 +58,7 @@ class Request:
   stop_sequences: tuple[tuple[int, ...], ...] = ()
   grammar: Grammar | None = None
   kind: str = ""
+  capacity: int = 0
 
   def check(
     self, where: str, vocab_size: int, eos_ids: tuple[int, ...]
