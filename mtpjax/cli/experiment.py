@@ -15,12 +15,24 @@ from mtpjax.cli.arguments import (
 
 
 def _experiment_parser(commands: Any, name: str, help: str) -> Parser:
-  parser = commands.add_parser(name, help=help, description=help)
-  parser.add_argument("experiment", help="a Python file, see experiments/")
-  parser.add_argument(
-    "--variant", default="", help="passed to the experiment's config()"
+  parser = commands.add_parser(
+    name,
+    help=help,
+    description=f"{help[0].upper()}{help[1:]}. Fields of the experiment are "
+    "overridden by their paths; the defaults shown are those of fields that "
+    "it leaves out.",
   )
-  add_overrides(parser)
+  parser.add_argument(
+    "experiment",
+    help="a Python file, or a built-in experiment that `mtpjax list` shows",
+  )
+  parser.add_argument(
+    "--variant",
+    default="",
+    help="passed to the experiment's config(); default none",
+  )
+  # The experiment's own values go before them.
+  add_overrides(parser, defaults=config_lib.Config())
   return parser
 
 
@@ -51,7 +63,10 @@ def add(commands: Any) -> None:
   evaluate.add_argument("workdir", help="of mtpjax train")
   evaluate.add_argument("--step", type=int, help="checkpoint; default latest")
   evaluate.add_argument(
-    "--split", default="validation", choices=("validation", "train")
+    "--split",
+    default="validation",
+    choices=("validation", "train"),
+    help="rows to evaluate on; default validation",
   )
   evaluate.add_argument(
     "--batches",
@@ -65,7 +80,8 @@ def add(commands: Any) -> None:
   evaluate.add_argument(
     "--decode",
     action="store_true",
-    help="also decode held-out prompts, plainly and self-speculatively",
+    help="also decode held-out prompts, plainly and self-speculatively; "
+    "default not",
   )
   evaluate.add_argument(
     "--classes",
@@ -92,7 +108,7 @@ def add(commands: Any) -> None:
     "--batch-size",
     type=int_from(1),
     default=8,
-    help="texts of --tasks scored at a time",
+    help="texts of --tasks scored at a time; default 8",
   )
   evaluate.set_defaults(run=_evaluate)
   add_json(evaluate)

@@ -61,12 +61,11 @@ def add(commands: Any) -> None:
 
 
 def _run(args: argparse.Namespace, console: Any) -> Any:
-  import rich.console
-
+  from mtpjax.cli.console import Console
   from mtpjax.jobs import generate
 
   # Standard output is for the text alone.
-  console = rich.console.Console(stderr=True)
+  console = Console(stderr=True)
   return generate.run(
     args.workdir, console, args.prompt, args.prompts, args.step,
     args.ignore_eos, not (args.json or args.out), args.chat, args.out,

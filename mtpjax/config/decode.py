@@ -3,6 +3,7 @@
 import dataclasses
 
 from mtpjax.config.checks import (
+  check_kinds,
   field,
   require,
   require_not_negative,
@@ -101,6 +102,7 @@ class Decode:
   )
 
   def __post_init__(self):
+    check_kinds("decode", self)
     require_one_of("decode.mode", self.mode, DECODE_MODES)
     require_one_of("decode.verifier", self.verifier, VERIFIERS)
     require_positive(

@@ -3,7 +3,6 @@
 from typing import Any
 
 import rich.console
-import rich.markup
 import rich.progress
 import rich.table
 
@@ -61,7 +60,7 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
 
 
 def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:
-  title = f"{rich.markup.escape(path)}, fingerprint {result['id'][:12]}"
+  title = f"{path}, fingerprint {result['id'][:12]}"
   table = rich.table.Table(title=title)
   table.add_column("split")
   for name in ("documents", "tokens", "targets", "rows", "fill"):

@@ -4,7 +4,6 @@ import pathlib
 from collections.abc import Iterator, Sequence
 
 import rich.console
-import rich.markup
 
 from mtpjax.data import (
   InvalidText,
@@ -13,6 +12,7 @@ from mtpjax.data import (
   train_bpe,
 )
 from mtpjax.errors import UserError
+from mtpjax.progress import Progress
 
 
 def train(
@@ -38,8 +38,8 @@ def train(
     UserError: a source cannot be read, there is no text, or `vocab_size` is
       too small.
   """
-  named = rich.markup.escape(",".join(sources))
-  with console.status(f"training {vocab_size:,} tokens on {named}"):
+  named = ",".join(sources)
+  with Progress(console, f"training {vocab_size:,} tokens on {named}"):
     try:
       texts = _texts(sources, replace_invalid_utf8)
       size = train_bpe(texts, vocab_size, out)
