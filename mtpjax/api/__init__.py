@@ -5,6 +5,15 @@ both at work.
 """
 
 from mtpjax.api.loaded import Decoding, Generation, Loaded, load
-from mtpjax.api.prompts import Prompt
+from mtpjax.api.prompts import Prompt, override_settings
+from mtpjax.api.speed import speed
 
-__all__ = ["Decoding", "Generation", "Loaded", "Prompt", "load"]
+__all__ = [
+  "Decoding",
+  "Generation",
+  "Loaded",
+  "Prompt",
+  "load",
+  "override_settings",
+  "speed",
+]

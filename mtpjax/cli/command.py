@@ -15,11 +15,13 @@ from mtpjax.cli import (
   bench,
   built_in,
   calibrate,
+  chat,
   compilation_cache,
   convert,
   experiment,
   failures,
   generate,
+  inspect,
   signals,
   tokenizer,
 )
@@ -41,7 +43,8 @@ def build_parser() -> Parser:
     dest="command", metavar="COMMAND", required=True
   )
   for command in (
-    built_in, experiment, generate, calibrate, bench, tokenizer, convert
+    built_in, experiment, generate, chat, inspect, calibrate, bench, tokenizer,
+    convert,
   ):  # fmt: skip
     command.add(commands)
   return parser
