@@ -60,6 +60,7 @@ def test_the_wheel_works_without_the_sources(tmp_path):
   assert modules | experiments == {
     path.relative_to(unpacked) for path in unpacked.rglob("*.py")
   }
+  assert (unpacked / "mtpjax" / "py.typed").is_file()
   elsewhere = tmp_path / "elsewhere"
   elsewhere.mkdir()
   environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1"}

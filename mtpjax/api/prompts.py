@@ -55,23 +55,28 @@ class Asked:
   template_fields: TemplateFields = dataclasses.field(default_factory=dict)
 
 
-def list_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
+def list_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
   """Returns the prompts of a call.
 
   Args:
-    prompts: any number of them, in order.
+    prompts: one of them, or any number, in order.
 
   Returns:
-    The same as a list.
+    A list.
 
   Raises:
-    UserError: a single prompt, or nothing that could be several.
+    UserError: neither a prompt nor what could be several.
   """
-  is_one = isinstance(prompts, str | bytes | Mapping)
-  if is_one or not isinstance(prompts, Iterable):
-    shown = config_lib.shown(prompts)
-    raise UserError(f"prompts: {shown} is no list of prompts; give [{shown}]")
-  return list(prompts)
+  if isinstance(prompts, str | Mapping):
+    return [prompts]
+  if isinstance(prompts, bytes) or not isinstance(prompts, Iterable):
+    raise UserError(
+      f"prompts: {config_lib.shown(prompts)} is no list of prompts; give a "
+      "text, or a list of texts"
+    )
+  found: list[Any] = list(prompts)
+  # Ids alone are one prompt, too.
+  return [found] if found and _is_ids(prompts) else found
 
 
 def override_settings(
@@ -230,7 +235,12 @@ class RequestMaker:
     self._grammars: dict[tuple[str, str], grammar.Grammar] = {}
 
   def make(
-    self, asked: Asked, ids: Sequence[int], index: int, where: str
+    self,
+    asked: Asked,
+    ids: Sequence[int],
+    index: int,
+    where: str,
+    capacity: int = 0,
   ) -> decode.Request:
     """Returns the request.
 
@@ -239,6 +249,7 @@ class RequestMaker:
       ids: its ids.
       index: its place in the call.
       where: names the prompt in errors.
+      capacity: see `decode.Request`.
 
     Returns:
       The request.
@@ -281,6 +292,7 @@ class RequestMaker:
       grammar=self._grammar(s, where),
       missing_ids=self._missing_ids,
       kind=asked.kind,
+      capacity=capacity,
     )
 
   def _bad_words(

@@ -16,10 +16,13 @@ from mtpjax.cli import (
   bench,
   built_in,
   calibrate,
+  chat,
+  compilation_cache,
   convert,
   experiment,
   failures,
   generate,
+  inspect,
   signals,
   tokenizer,
 )
@@ -34,13 +37,15 @@ def build_parser() -> Parser:
     description="Train models that predict several future tokens, and decode "
     "with them. Begin with: mtpjax prepare quickstart; then: mtpjax train "
     "quickstart --workdir runs/quickstart",
+    epilog=compilation_cache.HELP,
   )
   parser.add_argument("--version", action="version", version=__version__)
   commands = parser.add_subparsers(
     dest="command", metavar="COMMAND", required=True
   )
   for command in (
-    built_in, experiment, generate, calibrate, bench, tokenizer, convert
+    built_in, experiment, generate, chat, inspect, calibrate, bench, tokenizer,
+    convert,
   ):  # fmt: skip
     command.add(commands)
   return parser
@@ -89,7 +94,8 @@ def _run(argv: Sequence[str] | None, name: list[str]) -> int:
   json_path = getattr(args, "json", None)
   if json_path is not None:
     _check_writable(json_path)
-  figures = args.run(args, console.Console())
+  with compilation_cache.kept():
+    figures = args.run(args, console.Console())
   if json_path is not None:
     _write_figures(json_path, figures)
   if sys.stdout is not None:

@@ -89,7 +89,12 @@ class Decode:
   json_schema: str = _field(
     "", "JSON schema the text must match, itself or a file", True
   )
-  seed: int = _field(0, "with the position, all there is to randomness", True)
+  seed: int = _field(
+    0,
+    "with the position, all there is to randomness; where none is given, or an "
+    "experiment says 0, each call takes a new one",
+    True,
+  )
   chunk_passes: int = _field(16, "passes between looks of the host")
   batch_size: int = _field(8, "prompts decoded together at most")
   cache_tokens: int = _field(

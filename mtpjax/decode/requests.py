@@ -39,6 +39,8 @@ class Request:
     missing_ids: ids of the model that the tokenizer lacks (a padded
       vocabulary, or holes in it); never generated, by any request of the run.
     kind: class of the request; acceptance is tracked per class.
+    capacity: positions that the programs are laid out for at least, so that
+      longer texts of later requests run in them, too.
   """
 
   ids: tuple[int, ...]
@@ -59,6 +61,7 @@ class Request:
   grammar: Grammar | None = None
   missing_ids: frozenset[int] = frozenset()
   kind: str = ""
+  capacity: int = 0
 
   def check(
     self, where: str, vocab_size: int, eos_ids: tuple[int, ...]
