@@ -3,8 +3,8 @@
 import codecs
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from mtpjax.errors import UserError
 
@@ -24,6 +24,13 @@ class InvalidText(UserError):
   """Text that is not Unicode; `replace_invalid` reads it as U+FFFD."""
 
 
+class LongText(Protocol):
+  """A text that is read in pieces and never held in memory."""
+
+  def pieces(self, count: Callable[[int], None] = ...) -> Iterator[str]:
+    """Yields the text in order; `count` gets the bytes read from the disk."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Document:
   """One document.
@@ -32,14 +39,14 @@ class Document:
     name: where it comes from; decides which split it belongs to.
     parts: (text, is it trained?) in order. Plain text is one trained part, a
       prompt and its completion are (prompt, False), (completion, True), the
-      messages of a conversation are their contents. A document without parts
-      is one the source chose not to read.
+      messages of a conversation are their contents.
     messages: the conversation, if it is one: its text is the tokenizer's
       affair. Empty if it is none.
     is_held_out: whether its source says that it is for validation; None where
       its name decides.
     template_fields: what the conversation's template is given besides; see
       `read_template_fields`.
+    long_text: plain text, instead of `parts`, where it is long.
   """
 
   name: str
@@ -47,6 +54,12 @@ class Document:
   messages: tuple[Message, ...] = ()
   is_held_out: bool | None = None
   template_fields: TemplateFields = dataclasses.field(default_factory=dict)
+  long_text: LongText | None = None
+
+  @property
+  def is_read(self) -> bool:
+    """False where the source chose not to read the document."""
+    return bool(self.parts) or self.long_text is not None
 
 
 def decode_utf8(raw: bytes, where: str, replace_invalid: bool = False) -> str:

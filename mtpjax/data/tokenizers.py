@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from mtpjax.data.chat import ChatTemplate
 from mtpjax.data.companions import (
   CONFIG,
@@ -93,6 +95,19 @@ class Tokenizer(Protocol):
   def encode(self, text: str) -> list[int]:
     """Returns the ids of a text, without BOS or EOS."""
 
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the same ids for several texts, on all cores."""
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of two texts in a row, those of each by themselves.
+
+    None where those of the first would be others without the second, or a
+    token or a word that is tokenised as one reaches over their border; of a
+    word, only if its ids depend on the whole of it.
+    """
+
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; special and unknown ones are skipped."""
 
@@ -130,6 +145,16 @@ class ByteTokenizer:
   def encode(self, text: str) -> list[int]:
     """Returns the bytes of the text's UTF-8."""
     return list(text.encode("utf-8"))
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the bytes of each text's UTF-8."""
+    return [np.frombuffer(text.encode("utf-8"), np.uint8) for text in texts]
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the bytes of both."""
+    return self.encode(before), self.encode(after)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids below 256; invalid UTF-8 gives U+FFFD."""
@@ -179,6 +204,7 @@ class HfTokenizer:
     )
     self._special_ids = {i for i, token in added.items() if token.special}
     definition = json.loads(self._json)
+    self._merges = definition["model"].get("type") == "BPE"
     self.fallback_ids: frozenset[int] = frozenset()
     if definition["model"].get("byte_fallback"):
       bytewise = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -212,6 +238,28 @@ class HfTokenizer:
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; nothing is added at either end."""
     return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the ids of each text, tokenised on all cores."""
+    found = self._tokenizer.encode_batch_fast(
+      list(texts), add_special_tokens=False
+    )
+    return [np.array(encoding.ids, np.uint32) for encoding in found]
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of each of two texts in a row; see `Tokenizer`."""
+    both = self._tokenizer.encode(before + after, add_special_tokens=False)
+    first = self.encode(before)
+    n = len(first)
+    if both.ids[:n] != first:
+      return None
+    words = both.word_ids[max(n - 1, 0) : n + 1]
+    # What one merge makes of two neighbours depends on no other.
+    if not self._merges and len(words) == 2 and words[0] == words[1]:
+      return None
+    return first, both.ids[n:]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; invalid UTF-8 gives U+FFFD."""
