@@ -214,7 +214,7 @@ def test_what_decides_the_parameters_and_the_data_is_identity():
   # Never of these, beside how the same model is computed and stored.
   assert "optim" not in sections and "heads" not in sections
   assert {p for p in may_change if p.split(".")[0] in ("model", "data")} == {
-    "model.remat", "model.attention", "data.path",
+    "model.remat", "model.attention", "data.path", "data.tokenizer",
   }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax.checkpoint import digest
+from mtpjax.checkpoint.places import places
 from mtpjax.checkpoint.store import Store
 from mtpjax.checkpoint.workdir import WorkDir
 from mtpjax.errors import UserError
@@ -37,12 +38,18 @@ class Base:
   digest: str
 
   @classmethod
-  def open(cls, path: str | pathlib.Path, step: int | None = None) -> "Base":
+  def open(
+    cls,
+    path: str | pathlib.Path,
+    step: int | None = None,
+    named: str = "base.path",
+  ) -> "Base":
     """Finds a base; reads no weights.
 
     Args:
       path: a work directory of `mtpjax convert` or `mtpjax train`.
       step: the checkpoint; None takes the latest.
+      named: what errors call it: the option or argument that says it.
 
     Returns:
       The base.
@@ -54,13 +61,13 @@ class Base:
     place = WorkDir(path)
     if not place.path.is_dir():
       raise UserError(
-        f"base.path: {str(path)!r} is not there; give the work directory of "
-        "`mtpjax convert` (from this folder), or make it"
+        f"{named}: {str(path)!r} is not there; give the work directory of "
+        "its `mtpjax convert` or `mtpjax train`"
       )
     config = place.load_config()
     if config.base.path and not config.base.is_trained:
       raise UserError(
-        f"base.path: {str(path)!r} holds heads without a model of its own; "
+        f"{named}: {str(path)!r} holds heads without a model of its own; "
         f"give its base, {config.base.path!r}"
       )
     with Store(place.checkpoints) as store:
@@ -68,18 +75,63 @@ class Base:
     if not steps or (step is not None and step not in steps):
       there = ", ".join(map(str, steps)) or "none"
       raise UserError(
-        f"base.path: {str(path)!r} has no checkpoint of step "
+        f"{named}: {str(path)!r} has no checkpoint of step "
         f"{'any' if step is None else step} (there: {there})"
       )
     step = steps[-1] if step is None else step
     file = place.checkpoints / str(step) / digest.NAME
     if not file.is_file():
       raise UserError(
-        f"base.path: {file.parent} has no {digest.NAME} to know it by; save or "
+        f"{named}: {file.parent} has no {digest.NAME} to know it by; save or "
         "convert it anew"
       )
     return cls(
       place, config, step, hashlib.sha256(file.read_bytes()).hexdigest()
+    )
+
+  @classmethod
+  def find(
+    cls,
+    path: str | pathlib.Path,
+    reference: dict[str, Any],
+    heads: pathlib.Path,
+    given: str | pathlib.Path = "",
+  ) -> "Base":
+    """Finds the base that heads were trained on, wherever it lies by now.
+
+    Args:
+      path: as the heads' run wrote it down; see `places` for where it may be.
+      reference: from the heads' checkpoint.
+      heads: their work directory.
+      given: where it is; empty looks for it.
+
+    Returns:
+      The base, the very one.
+
+    Raises:
+      UserError: it is not found, or only others are.
+    """
+    if given:
+      base = cls.open(given, reference["step"])
+      base.require(reference, heads)
+      return base
+    changed: UserError | None = None
+    for place in places(path, heads):
+      try:
+        base = cls.open(place, reference["step"])
+      except UserError:
+        continue  # it has the name of the base, and is something else
+      try:
+        base.require(reference, heads)
+        return base
+      except UserError as error:
+        changed = changed or error
+    if changed is not None:
+      raise changed
+    raise UserError(
+      f"base.path: {str(path)!r}, which the heads in {heads} were trained on, "
+      "is neither here nor near them; say where it is with --base.path (from "
+      "Python: load(..., base=...))"
     )
 
   @property
@@ -101,7 +153,8 @@ class Base:
       raise UserError(
         f"base {self.place.path}: changed after the heads in {heads} were "
         f"trained (digest {reference['digest'][:12]} then, {self.digest[:12]} "
-        "now); bring the old one back, or train the heads anew"
+        "now); bring the old one back, say with --base.path where it is, or "
+        "train the heads anew"
       )
 
   def restore(self, abstract_lm: Any, log: Callable[[str], None]) -> Any:

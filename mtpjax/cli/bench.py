@@ -1,6 +1,7 @@
 """`mtpjax bench`: memory of the loss, speed of training and of decoding."""
 
 import argparse
+import functools
 import pathlib
 from typing import Any
 
@@ -9,11 +10,13 @@ from mtpjax.cli.arguments import (
   add_json,
   add_loads,
   add_overrides,
+  add_places,
   given_overrides,
   int_from,
   list_of,
   names,
   override_config,
+  write_figures,
 )
 from mtpjax.errors import UserError
 
@@ -134,6 +137,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
     default=128,
     help="per prompt; default 128",
   )
+  add_places(decode)
   decode.add_argument(
     "--figures",
     type=pathlib.Path,
@@ -143,16 +147,17 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, console: Any) -> Any:
+  on_report = functools.partial(write_figures, args.json)
   if args.bench == "memory":
     from mtpjax.jobs.bench import memory
 
     config = override_config(memory.default_config(), args)
-    return memory.run(config, console, args.n, args.repeats)
+    return memory.run(config, console, args.n, args.repeats, on_report)
   if args.bench == "train":
     from mtpjax.jobs.bench import train
 
     config = override_config(train.default_config(), args)
-    return train.run(config, console, args.n, args.repeats)
+    return train.run(config, console, args.n, args.repeats, on_report)
   if args.workdir is not None and (given := list(given_overrides(args))):
     name = given[0].replace("_", "-")
     raise UserError(
@@ -164,6 +169,8 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   settings = decode.Settings(
     args.batches, args.temperatures, args.modes, args.tree, args.verifier,
     args.classes, args.prompts, args.prompt_length, args.new_tokens,
-    args.repeats,
+    args.repeats, args.base_path, args.data_path,
   )  # fmt: skip
-  return decode.run(config, console, args.workdir, settings, args.figures)
+  return decode.run(
+    config, console, args.workdir, settings, args.figures, on_report
+  )

@@ -6,6 +6,7 @@ from typing import Any
 from mtpjax.cli.arguments import (
   add_json,
   add_overrides,
+  add_places,
   given_overrides,
   int_from,
 )
@@ -81,6 +82,7 @@ def _add_export(commands: Any) -> None:
     help="the most MB of a file of weights; default 5000",
   )  # fmt: skip
   hf.add_argument("--step", type=int, help="checkpoint; default latest")
+  add_places(hf, data=False)
   hf.set_defaults(run=_export)
   add_json(hf)
 
@@ -105,5 +107,5 @@ def _export(args: argparse.Namespace, console: Any) -> Any:
 
   return export.run(
     args.workdir, args.folder, console, args.next_only, args.dtype,
-    args.max_shard_mb, args.step,
+    args.max_shard_mb, args.step, args.base_path,
   )  # fmt: skip

@@ -16,8 +16,9 @@ import numpy as np
 
 from mtpjax.data.blocks import Block, cut_blocks, join_blocks
 from mtpjax.data.document import Document
+from mtpjax.data.document_ids import document_ids
 from mtpjax.data.text_files import Count, ignore
-from mtpjax.data.tokenizers import Tokenizer, require_chat_template
+from mtpjax.data.tokenizers import Tokenizer
 
 # Tokens either side of where a tail should begin, to find a good place.
 _SLACK = 512
@@ -125,16 +126,12 @@ def tokenize_corpus(
   report: Report,
   count: Count = ignore,
 ) -> Corpus:
-  """Tokenises documents into two flat files.
-
-  BOS may be a target where the first part is trained, EOS where the last is.
-  A conversation is what the tokenizer's chat template makes of it, and gets
-  neither.
+  """Tokenises documents into two flat files; see `document_ids`.
 
   Args:
     documents: what to tokenise; one whose text gives no token is skipped, as
       is a conversation without an assistant.
-    tokenizer: applied to each part by itself.
+    tokenizer: applied to each document by itself.
     bos_id: written before each document; None writes none.
     eos_id: written after each document; None writes none.
     seed: of the draws that decide the split.
@@ -209,11 +206,8 @@ def _cut(
 ) -> Iterator[_Stretch]:
   """Yields all documents in stretches, plain texts not yet tokenised."""
   for number, document in enumerate(documents):
-    if document.messages:
-      parts = _tokenize_conversation(document, tokenizer)
-      yield _Stretch(number, document, None, parts)
-    elif document.long_text is None and not _is_plain(document):
-      parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
+    if document.long_text is None and not _is_plain(document):
+      parts = document_ids(document, tokenizer, bos_id, eos_id)
       yield _Stretch(number, document, None, parts)
     else:
       pieces = (
@@ -226,7 +220,8 @@ def _cut(
 
 
 def _is_plain(document: Document) -> bool:
-  return len(document.parts) == 1 and document.parts[0][1]
+  is_one = len(document.parts) == 1 and document.parts[0][1]
+  return is_one and not document.messages
 
 
 def _encode_all(
@@ -287,66 +282,21 @@ def _batches(stretches: Iterable[_Stretch]) -> Iterator[list[_Stretch]]:
 def _with_ends(
   runs: Iterable[np.ndarray], bos_id: int | None, eos_id: int | None
 ) -> Iterator[np.ndarray]:
-  """Puts BOS and EOS around ids, if there are any.
-
-  A text that begins with BOS, or ends with EOS, gets no second one.
-  """
-  last: int | None = None
-  n_ids = 0
+  """Puts BOS and EOS around ids, if there are any; see `document_ids`."""
+  n_ids, last = 0, None
   for run_T in runs:
     if len(run_T) == 0:
       continue
-    if last is None and bos_id is not None and run_T[0] != bos_id:
+    if n_ids == 0 and bos_id is not None and run_T[0] != bos_id:
       yield np.array([bos_id])
       n_ids += 1
-    last = int(run_T[-1])
-    n_ids += len(run_T)
     yield run_T
-  if last is None or eos_id is None:
-    return
+    n_ids += len(run_T)
+    last = run_T[-1]
   # One id that is both has begun the text.
-  if last != eos_id or (n_ids == 1 and eos_id == bos_id):
+  ends = last == eos_id and (n_ids > 1 or eos_id != bos_id)
+  if n_ids > 0 and eos_id is not None and not ends:
     yield np.array([eos_id])
-
-
-def _tokenize_text(
-  document: Document,
-  tokenizer: Tokenizer,
-  bos_id: int | None,
-  eos_id: int | None,
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if there is no token."""
-  parts = [(tokenizer.encode(text), on) for text, on in document.parts]
-  if not any(ids for ids, _ in parts):
-    return []
-  if bos_id is not None:
-    parts.insert(0, ([bos_id], parts[0][1]))
-  if eos_id is not None:
-    parts.append(([eos_id], parts[-1][1]))
-  return parts
-
-
-def _tokenize_conversation(
-  document: Document, tokenizer: Tokenizer
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if nothing is trained.
-
-  Each part has the ids it gets behind the one before: what is decoded begins
-  behind a prompt, and some tokenizers put a space before a text by itself.
-  """
-  template = require_chat_template(tokenizer, document.name)
-  parts: list[tuple[list[int], bool]] = []
-  before = ""
-  for text, is_trained in template.split(document.messages, document.name):
-    context = tokenizer.encode(before)
-    ids = tokenizer.encode(before + text)
-    if ids[: len(context)] == context:
-      ids = ids[len(context) :]
-    else:  # a token would reach over the end of the prompt
-      ids = tokenizer.encode(text)
-    parts.append((ids, is_trained))
-    before = text
-  return parts if any(ids and on for ids, on in parts) else []
 
 
 def split_documents(
@@ -365,10 +315,10 @@ def split_documents(
   """
   held_out_N = corpus.draws_N < validation_fraction
   if _is_drawn(corpus) and validation_fraction > 0 and len(held_out_N) > 0:
-    held_out_N[corpus.draws_N.argmin()] = True
+    held_out_N[np.argmin(corpus.draws_N)] = True
     # Last, so that training wins where there is one document. Equal draws
     # (copies of one document) make two of one: take the last of the largest.
-    held_out_N[-1 - corpus.draws_N[::-1].argmax()] = False
+    held_out_N[-1 - int(np.argmax(corpus.draws_N[::-1]))] = False
   return {
     "train": np.flatnonzero(~held_out_N),
     "validation": np.flatnonzero(held_out_N),

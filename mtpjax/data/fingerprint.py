@@ -40,6 +40,8 @@ class SourceDigest:
     content: list[Any] = [document.name, document.parts]
     if document.messages:
       content.append(document.messages)
+    if document.template_fields:
+      content.append(document.template_fields)
     try:
       parts = json.dumps(content).encode()
     except RecursionError as error:

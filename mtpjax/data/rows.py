@@ -12,6 +12,7 @@ import numpy as np
 
 from mtpjax.data.corpus import token_dtype
 from mtpjax.data.fingerprint import load_fingerprint
+from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
 SPLITS = ("train", "validation")
@@ -111,6 +112,11 @@ class Rows:
   def __len__(self) -> int:
     return self._length
 
+  def largest_id(self) -> int:
+    """Returns the largest id of all rows, -1 if there is none."""
+    largest = (int(tokens_NT.max()) for (tokens_NT,) in self.blocks("tokens"))
+    return max(largest, default=-1)
+
   def blocks(self, *names: str) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields arrays of [N, T] by these names, as stored, some rows at a time.
 
@@ -140,6 +146,31 @@ class Rows:
       )
       for name, array_NT in self._arrays_NT.items()
     }
+
+
+def require_within(rows: Rows, tokenizer: Tokenizer, vocab_size: int) -> None:
+  """Checks that a model has all ids of some rows.
+
+  A tokenizer may have tokens that were added to it alone, as one for padding;
+  that no text has them is for the rows to show.
+
+  Args:
+    rows: prepared with the tokenizer.
+    tokenizer: any; looked at before the rows are, which takes time.
+    vocab_size: the model's ids are below this.
+
+  Raises:
+    UserError: an id of the rows is not.
+  """
+  if tokenizer.vocab_size <= vocab_size:
+    return
+  largest = rows.largest_id()
+  if largest >= vocab_size:
+    raise UserError(
+      f"model.vocab_size: {vocab_size} is less than the tokenizer's "
+      f"{tokenizer.vocab_size}, and the rows of {rows.path} have id {largest}; "
+      "prepare texts without it, or leave model.vocab_size 0 for a new model"
+    )
 
 
 def longest_reach(path: str | pathlib.Path, split: str) -> int:

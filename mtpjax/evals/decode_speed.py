@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,6 +108,7 @@ def measure(
   batch: int = 1,
   repeats: int = 5,
   with_details: bool = True,
+  on_round: Callable[[int], Any] | None = None,
 ) -> list[ModeSpeed]:
   """Decodes the same requests with every mode, in turn, several times.
 
@@ -125,6 +126,8 @@ def measure(
     batch: rows decoded together.
     repeats: rounds; medians are over them.
     with_details: see `Details`; they take several times as long.
+    on_round: called with how often a mode has decoded all requests so far:
+      `repeats` + 1 times each in the end, as the first time only compiles.
 
   Returns:
     Per class, in the order they come in, a `ModeSpeed` per mode.
@@ -145,13 +148,15 @@ def measure(
   }
   parts: dict[str, list[PassParts]] = {mode: [] for mode in specs}
   for round_ in range(repeats + 1):
-    for mode in specs:
+    for number, mode in enumerate(specs, start=1):
       for kind in batches:
         _round(records[kind, mode], round_, with_details)
       if with_details:
         measured = measure_parts(records[next(iter(batches)), mode].trials[0])
         if round_:  # the first round compiles
           parts[mode].append(measured)
+      if on_round is not None:
+        on_round(round_ * len(specs) + number)
   return [
     _speed(
       kind,

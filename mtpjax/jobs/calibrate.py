@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,11 @@ import rich.console
 
 from mtpjax import api, decode
 from mtpjax.checkpoint import WorkDir
+from mtpjax.data import Rows
 from mtpjax.decode import budget
 from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
-from mtpjax.evals import figures, held_out_requests
+from mtpjax.evals import class_requests, figures, held_out_requests
 from mtpjax.evals.candidate_ranks import candidate_ranks
 from mtpjax.evals.class_report import decode_texts
 from mtpjax.evals.pass_costs import (
@@ -22,11 +23,15 @@ from mtpjax.evals.pass_costs import (
   measure_draft_secs,
   measure_pass_costs,
 )
-from mtpjax.jobs.bench.report import make_report, print_rows
+from mtpjax.jobs.bench.prompts import read_class_prompts
+from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.progress import Progress
 
 # Gain below which none is taken: measured costs differ by as much from run to
 # run, and drafts that lose cost as much as drafts that win bring.
 _MARGIN = 0.1
+# (number, temperature) -> requests.
+MakeRequests = Callable[[int, float], list[decode.Request]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,31 +53,47 @@ def run(
   new_tokens: int = 128,
   max_nodes: int = 128,
   repeats: int = 5,
+  prompts: pathlib.Path | None = None,
+  data_path: str = "",
+  base: str = "",
+  on_report: OnReport | None = None,
 ) -> dict[str, Any]:
   """Calibrates a checkpoint and saves the result in its work directory.
 
   Half of the texts grow the trees; the other half judges them.
 
   Args:
-    workdir: of `mtpjax train`.
+    workdir: of `mtpjax train` or `mtpjax convert`.
     console: gets tables and the decision.
     step: the checkpoint; None takes the latest.
     batches: rows decoded together, an entry each.
     temperatures: an entry each; 0 is greedy.
-    texts: held-out prompts to decode, at least 2.
-    prompt_length: tokens of a prompt.
-    new_tokens: tokens decoded behind each.
+    texts: prompts to decode, at least 2.
+    prompt_length: tokens of a held-out prompt.
+    new_tokens: tokens decoded after each.
     max_nodes: of the largest tree, root included.
     repeats: timed runs of each pass.
+    prompts: a file of prompts to decode, whole, instead of held-out rows; the
+      first `texts` of them, see `jobs.bench.prompts.read_class_prompts`.
+    data_path: prepared rows; empty takes those of the run.
+    base: the model that heads were trained on; see `api.load`.
+    on_report: called with what is returned as far as it is known, after each
+      entry.
 
   Returns:
     Per entry the choice, its costs and curve, and predictions beside what
     decoding brought.
 
   Raises:
-    UserError: no such run, no heads to draft with, too few held-out rows.
+    UserError: no such run, no heads to draft with, too few held-out rows or
+      prompts.
   """
-  loaded = api.load(workdir, step)
+  if prompts is not None and data_path:
+    raise UserError(
+      f"--prompts {prompts}: are decoded instead of rows; leave --data-path out"
+    )
+  with Progress(console, f"loading {workdir}"):
+    loaded = api.load(workdir, step, base=base)
   model = loaded.model
   depths = model.heads.chain_length
   if not depths:
@@ -80,25 +101,40 @@ def run(
       f"calibrate: heads.offsets {model.heads.offsets} have no offset 2 to "
       "draft with; mode next or lookup is all there is to use"
     )
-  prompt_length = min(prompt_length, loaded.config.data.row_length // 2)
   place = WorkDir(workdir)
   if not os.access(place.path, os.W_OK):
     raise UserError(f"{place.path}: cannot be written to; copy it elsewhere")
-  rows = loaded.open_rows("validation")
-  rank = _Ranker(loaded, rows, texts, prompt_length, new_tokens, depths)
+  if prompts is None:
+    rows = loaded.open_rows("validation", data_path)
+    make_requests = _of_rows(rows, prompt_length, new_tokens)
+  else:
+    own = [
+      loaded.encode(prompt, f"prompts {prompts}")
+      for of_class in read_class_prompts(prompts).values()
+      for prompt in of_class
+    ]
+    texts = min(texts, len(own))
+    if texts < 2:
+      raise UserError(
+        f"--prompts {prompts}: half of the texts judge what the others bring; "
+        "give two prompts or more"
+      )
+    make_requests = _of_prompts(own, new_tokens)
+  rank = _Ranker(loaded, make_requests, texts, depths)
   widest = min(budget.MISS, model.config.vocab_size, 10)
-  entries, report = [], []
+  entries: list[Entry] = []
+  report: list[dict[str, Any]] = []
   for temperature in temperatures:
-    with console.status(
-      f"decoding held-out texts at temperature {temperature}"
+    with Progress(
+      console, f"decoding {texts} texts at temperature {temperature:g}"
     ):
       grown_on, judged_on = rank(temperature)
     trees = budget.grow(grown_on.ranks, max_nodes, widest)
     known = _known_trees(depths, widest)
     tried: dict[decode.Tree, float] = {}
     for batch in batches:
-      requests = rank.requests(temperature, batch)
-      with console.status(f"measuring passes of {batch} rows"):
+      requests = make_requests(batch, temperature)
+      with Progress(console, f"measuring passes of {batch} rows"):
         costs = _measure(loaded, requests, trees, repeats)
         draft_secs = measure_draft_secs(
           model, loaded.decode_params, requests, repeats
@@ -107,11 +143,15 @@ def run(
       levels = budget.ladder(choice, trees, judged_on.ranks, costs)
       entry = Entry(batch, temperature, costs, draft_secs, choice, levels)
       entries.append(entry)
-      with console.status("decoding with the trees"):
-        checks = [
-          _check(loaded, name, tree, costs, grown_on, judged_on, tried)
-          for name, tree in [*known, ("chosen", choice.tree)]
-        ]
+      named = [*known, ("chosen", choice.tree)]
+      checks = []
+      with Progress(console, "decoding with trees", len(named)) as progress:
+        for name, tree in named:
+          progress.update(text=f"decoding with trees: {name}")
+          checks.append(
+            _check(loaded, name, tree, costs, grown_on, judged_on, tried)
+          )
+          progress.update(len(checks))
       report.append(
         {
           "batch": batch,
@@ -125,10 +165,15 @@ def run(
         }
       )
       _print(console, entry, report[-1])
+      settings = {
+        "texts": texts,
+        "step": loaded.step,
+        "prompts": str(prompts) if prompts else None,
+      }
+      result = make_report(report, loaded.config, settings)
+      if on_report is not None:
+        on_report(result)
   figure = place.calibration.with_suffix(".png")
-  result = make_report(
-    report, loaded.config, {"texts": texts, "step": loaded.step}
-  )
   Calibration(loaded.step, device_name(), tuple(entries)).save(
     place.calibration, result
   )
@@ -141,22 +186,44 @@ def run(
   return result
 
 
+def _of_rows(rows: Rows, prompt_length: int, new_tokens: int) -> MakeRequests:
+  """Returns what makes requests of held-out rows."""
+  length = min(prompt_length, rows.row_length // 2)
+
+  def make(n: int, temperature: float) -> list[decode.Request]:
+    return held_out_requests(rows, n, length, new_tokens, temperature)
+
+  return make
+
+
+def _of_prompts(prompts: list[list[int]], new_tokens: int) -> MakeRequests:
+  """Returns what makes requests of prompts, from the first when they end."""
+
+  def make(n: int, temperature: float) -> list[decode.Request]:
+    taken = [prompts[i % len(prompts)] for i in range(n)]
+    return class_requests({"prompts": taken}, new_tokens, temperature)
+
+  return make
+
+
 class _Ranker:
-  """Decodes held-out prompts plainly and ranks what came."""
+  """Decodes prompts plainly and ranks what came."""
 
-  def __init__(self, loaded, rows, texts, prompt_length, new_tokens, depths):
+  def __init__(
+    self,
+    loaded: api.Loaded,
+    make_requests: MakeRequests,
+    texts: int,
+    depths: int,
+  ):
     self._loaded = loaded
-    self._rows = rows
+    self._make_requests = make_requests
     self._texts = texts
-    self._lengths = (prompt_length, new_tokens)
     self._depths = depths
-
-  def requests(self, temperature: float, n: int) -> list[decode.Request]:
-    return held_out_requests(self._rows, n, *self._lengths, temperature)
 
   def __call__(self, temperature: float) -> tuple[_Ranked, _Ranked]:
     """Returns texts to grow trees on, and as many to judge them by."""
-    requests = self.requests(temperature, self._texts)
+    requests = self._make_requests(self._texts, temperature)
     results = _decode(self._loaded, decode.Tree.root(), requests)
     ranks = candidate_ranks(
       self._loaded.model, self._loaded.params, requests, results, self._depths

@@ -15,6 +15,7 @@ from mtpjax.checkpoint.convert.companions import FILES
 from mtpjax.checkpoint.convert.folder import new_folder
 from mtpjax.data import load_tokenizer
 from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.progress import Progress
 
 _OPENERS: dict[str, Callable[[str | pathlib.Path], convert.Source]] = {
   "hf": convert.open_hf,
@@ -51,7 +52,8 @@ def run(
   """
   began = time.perf_counter()
   with new_folder(workdir) as part:
-    opened = _OPENERS[kind](source)
+    with Progress(console, f"opening {source}"):
+      opened = _OPENERS[kind](source)
     data = config_lib.Data(tokenizer=str(workdir), **opened.data)
     config = config_lib.override(
       config_lib.Config(
@@ -68,10 +70,15 @@ def run(
       (part / name).write_bytes(text.encode("utf-8"))
     # Before the weights: what could not be loaded later fails at once.
     load_tokenizer(str(part), data.bos_token, data.eos_tokens)
-    _write(part, config, opened.load(model), opened.origin, {})
+    n_params = sum(count_params(model).values())
+    with Progress(console, f"reading {source}, values", n_params) as progress:
+      params = opened.load(model, on_read=progress.update)
+    _write(part, config, params, opened.origin, {}, console)
+  for note in opened.notes:
+    _say(console, f"WARNING: {note}")
   figures = {
     "workdir": str(workdir),
-    "params": sum(count_params(model).values()),
+    "params": n_params,
     "architecture": opened.origin.get("architecture", kind),
     "dtype": config.model.param_dtype,
     "secs": time.perf_counter() - began,
@@ -107,7 +114,7 @@ def run_medusa(
   """
   began = time.perf_counter()
   with new_folder(workdir) as part:
-    base = Base.open(base_workdir)
+    base = Base.open(base_workdir, named="BASE_WORKDIR")
     medusa = convert.read_medusa(heads)
     mesh = parallel.single_device_mesh()
     there = base.config
@@ -124,20 +131,22 @@ def run_medusa(
       ),
     )
     model = MultiTokenModel(config.model, config.heads, mesh)
-    params = {"heads": medusa.load(model)}
+    n_params = count_params(model)["heads"]
+    with Progress(console, f"reading {heads}, values", n_params) as progress:
+      params = {"heads": medusa.load(model, on_read=progress.update)}
     origin = {
       "format": "medusa",
       "path": str(pathlib.Path(heads).absolute()),
       "base_name": medusa.base_name,
     }
-    _write(part, config, params, origin, {"base": base.reference})
+    _write(part, config, params, origin, {"base": base.reference}, console)
     for name in FILES:
       file = base.place.path / name
       if file.is_file():
         (part / name).write_bytes(file.read_bytes())
   figures = {
     "workdir": str(workdir),
-    "params": count_params(model)["heads"],
+    "params": n_params,
     "offsets": config.heads.offsets,
     "base": str(base_workdir),
     "secs": time.perf_counter() - began,
@@ -162,6 +171,7 @@ def _write(
   params: Any,
   origin: dict[str, Any],
   base: dict[str, Any],
+  console: rich.console.Console,
 ) -> None:
   """Writes the configuration, the origin and a checkpoint of step 0."""
   place = WorkDir(folder)
@@ -170,5 +180,8 @@ def _write(
   metadata = {
     "config": config.to_dict(), "data": "", "tokenizer": "", "step": 0
   }  # fmt: skip
-  with Store(place.checkpoints) as store:
+  with (
+    Progress(console, "writing the checkpoint"),
+    Store(place.checkpoints) as store,
+  ):
     store.save(0, {"params": params}, metadata | base, wait=True)

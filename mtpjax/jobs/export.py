@@ -5,6 +5,7 @@ import pathlib
 import time
 from typing import Any
 
+import jax
 import rich.console
 
 from mtpjax import api
@@ -15,6 +16,7 @@ from mtpjax.checkpoint.convert.companions import FILES
 from mtpjax.checkpoint.convert.export import write_hf_weights
 from mtpjax.checkpoint.convert.folder import new_folder
 from mtpjax.errors import UserError
+from mtpjax.progress import Progress
 
 
 def run(
@@ -25,6 +27,7 @@ def run(
   dtype: str = "",
   max_shard_mb: int = 5000,
   step: int | None = None,
+  base: str = "",
 ) -> dict[str, Any]:
   """Writes config.json, safetensors and tokenizer as Hugging Face has them.
 
@@ -42,6 +45,7 @@ def run(
     max_shard_mb: the most MB (10^6 bytes) of a file; a larger tensor has a
       file of its own.
     step: the checkpoint; None takes the latest sound one.
+    base: the model that heads were trained on; see `api.load`.
 
   Returns:
     {"folder", "params", "architecture", "dtype", "has_tokenizer", "secs"}.
@@ -56,7 +60,8 @@ def run(
     with_heads = bool(config.heads.n_extra) and not next_only
     if with_heads:
       _require_published(config.heads, workdir)
-    loaded = api.load(workdir, step)
+    with Progress(console, f"loading {workdir}"):
+      loaded = api.load(workdir, step, base=base)
     model = loaded.model
     dtype = dtype or config.model.param_dtype
     values = families.write_values(
@@ -69,10 +74,15 @@ def run(
     config_lib.write_json(part / "config.json", values | ids)
     has_tokenizer = config.data.tokenizer != "bytes"
     _write_companions(part, loaded, ids, has_tokenizer)
-    n_params = write_hf_weights(
-      part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6,
-      loaded.params["heads"] if is_chain else None,
-    )  # fmt: skip
+    chain_params = loaded.params["heads"] if is_chain else None
+    n_values = None
+    if not is_chain:  # which is written with copies of what it shares
+      n_values = sum(leaf.size for leaf in jax.tree.leaves(loaded.params["lm"]))
+    with Progress(console, f"writing {folder}, values", n_values) as progress:
+      n_params = write_hf_weights(
+        part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6,
+        chain_params, progress.update,
+      )  # fmt: skip
     if with_heads and not is_chain:
       write_medusa(
         part / "medusa", config.heads, loaded.params["heads"], str(folder),
@@ -106,10 +116,10 @@ def _require_published(
 
 def _max_length(loaded: api.Loaded) -> int:
   """Returns the positions of the imported model, or of a row trained on."""
-  places = [WorkDir(loaded.workdir)]
-  if loaded.config.base.path:
-    places.append(WorkDir(loaded.config.base.path))
-  for place in places:
+  known_by = [WorkDir(loaded.workdir)]
+  if loaded.base is not None:
+    known_by.append(loaded.base.place)
+  for place in known_by:
     origin = place.origin
     known = json.loads(origin.read_text()) if origin.is_file() else {}
     if known.get("max_length"):

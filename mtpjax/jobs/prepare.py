@@ -1,13 +1,9 @@
 """`mtpjax prepare`: tokenise and pack the data of an experiment."""
 
-import contextlib
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich.console
-import rich.markup
 import rich.table
 
 from mtpjax.config import Config, Data
@@ -38,7 +34,6 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
 
   Raises:
     UserError: see `mtpjax.data.prepare`.
-    SystemExit: with 143 on SIGTERM, when nothing is left behind.
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
@@ -46,10 +41,7 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
   known = [size for size in sizes if size is not None]
   total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
   n_bytes = 0
-  with (
-    _stopped_by_sigterm(),
-    Progress(console, f"preparing {data.path}", total) as progress,
-  ):
+  with Progress(console, f"preparing {data.path}", total) as progress:
 
     def count(n: int) -> None:
       nonlocal n_bytes
@@ -113,25 +105,8 @@ def _warnings(
       )
 
 
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-  """Makes SIGTERM an exception, so that what was begun is removed."""
-
-  def stop(*_: Any) -> None:
-    raise SystemExit(128 + signal.SIGTERM)
-
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  before = signal.signal(signal.SIGTERM, stop)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, before)
-
-
 def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:
-  title = f"{rich.markup.escape(path)}, fingerprint {result['id'][:12]}"
+  title = f"{path}, fingerprint {result['id'][:12]}"
   table = rich.table.Table(title=title)
   table.add_column("split")
   for name in ("documents", "tokens", "targets", "rows", "fill"):

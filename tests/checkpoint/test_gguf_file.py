@@ -75,6 +75,13 @@ CASES = {
     {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": 4.0},
     {},
   ),
+  # llama.cpp takes a factor without a type for a linear one.
+  "factor alone": (
+    "llama",
+    {"rope_scaling": {"type": "linear", "factor": 4.0}},
+    {"llama.rope.scaling.factor": 4.0},
+    {},
+  ),
   "theta": ("qwen3", {"rope_theta": 1e6, "rms_norm_eps": 1e-6}, {}, {}),
 }
 
@@ -284,6 +291,14 @@ def refused(path, *words):
     ({"llama.logit_scale": 2.0}, "the field llama.logit_scale is not known"),
     ({"llama.rope.scaling.type": "yarn"}, "type is 'yarn', only 'linear'"),
     ({"llama.rope.scaling.attn_factor": 2.0}, "attn_factor is 2.0, only 1.0"),
+    ({"llama.rope.scaling.type": "linear"}, "scaling.factor is missing"),
+    ({"llama.rope.scaling.factor": math.nan}, "scaling.factor is nan"),
+    ({"llama.rope.scaling.factor": 0.5}, "scaling.factor is 0.5"),
+    ({"llama.rope.freq_base": math.inf}, "freq_base is inf"),
+    ({"llama.rope.freq_base": -1.0}, "freq_base is -1.0"),
+    ({"llama.attention.layer_norm_rms_epsilon": math.nan}, "epsilon is nan"),
+    ({"llama.rope.scale_linear": 4.0}, "llama.rope.scale_linear is not known"),
+    ({"llama.logit_scale": 0.5}, "llama.logit_scale is not known"),
     ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre"),
   ],
 )  # fmt: skip

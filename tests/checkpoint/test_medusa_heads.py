@@ -220,6 +220,14 @@ def test_no_heads_no_layers_no_file(tmp_path):
   write(tmp_path / "model.safetensors", {"norm": np.ones(3)})
   refused(tmp_path, "has neither medusa_lm_head.safetensors")
   write(tmp_path / "medusa_lm_head.pt", published())
+  for values, words in (
+    ({"hidden_act": "gelu"}, "has hidden_act 'gelu'; only Medusa's own"),
+    ({"version": "hydra"}, "has version 'hydra'"),
+    ({"model_type": "eagle"}, "has model_type 'eagle'"),
+    ({"hydra_head_bias": True}, "hydra_head_bias True is not supported"),
+  ):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    refused(tmp_path, words)
   (tmp_path / "config.json").write_text("{")
   refused(tmp_path, "config.json: not valid JSON")
 

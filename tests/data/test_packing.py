@@ -24,6 +24,7 @@ from mtpjax.data import (
   open_rows,
   packing,
   prepare,
+  require_within,
   train_bpe,
 )
 from mtpjax.data.corpus import held_out_draw
@@ -152,6 +153,21 @@ def test_several_eos_the_first_is_written(tmp_path):
   assert {p[0][-1] for p in pieces if len(p[0]) < 16} == {
     identity["eos_ids"][0]
   }
+
+
+def test_rows_fit_a_model_that_lacks_only_ids_they_do_not_have(tmp_path):
+  tokenizer = load_tokenizer("bytes")
+  config, _ = prepared(tmp_path, add_bos=False, add_eos=False)
+  for split in ("train", "validation"):
+    rows = open_rows(config.path, split)
+    largest = max(row["tokens"].max() for row in rows)
+    assert rows.largest_id() == largest < 256
+    for enough in (largest + 1, 258, 300):
+      require_within(rows, tokenizer, enough)
+    fails(
+      lambda rows=rows, n=largest: require_within(rows, tokenizer, n),
+      f"{largest} is less than the tokenizer's 258", f"id {largest}",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])

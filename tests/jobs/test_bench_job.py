@@ -243,3 +243,40 @@ def test_memory_of_a_chain_of_heads_is_refused(fails):
     "bench", "memory", "--heads.kind", "sequential", "--heads.tap", "last"
   )
   assert "'sequential' heads run before this loss" in line
+
+
+def test_a_killed_bench_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
+  from mtpjax.jobs.bench import decode
+
+  measure, out = decode.measure_decoding, tmp_path / "out.json"
+
+  def measure_once(*args, **kwargs):
+    if out.exists():
+      raise RuntimeError("killed")
+    return measure(*args, **kwargs)
+
+  monkeypatch.setattr(decode, "measure_decoding", measure_once)
+  with pytest.raises(RuntimeError, match="killed"):
+    cli.main(
+      ["bench", "decode", *TINY, "--modes", "next", "--batches", "1,2"]
+      + ["--new-tokens", "4", "--prompt-length", "4", "--repeats", "1"]
+      + ["--json", str(out)]
+    )
+  report = json.loads(out.read_text())
+  assert [(row["batch"], row["mode"]) for row in report["rows"]] == [
+    (1, "next")
+  ]
+  assert report["settings"]["batches"] == [1, 2]
+  assert "batch 1, temperature 0" in capsys.readouterr().out
+  assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_figures_are_written_whole(tmp_path):
+  from mtpjax.cli.arguments import write_figures
+
+  out = tmp_path / "new" / "out.json"
+  for rows in ([1], [1, 2]):
+    write_figures(out, {"rows": rows})
+    assert json.loads(out.read_text()) == {"rows": rows}
+  assert [path.name for path in out.parent.iterdir()] == ["out.json"]
+  write_figures(None, {})

@@ -181,8 +181,7 @@ def test_a_crash_leaves_nothing_that_looks_complete(checkpoint, monkeypatch):
     raise KeyboardInterrupt
 
   monkeypatch.setattr(Store, "save", save)
-  with pytest.raises(KeyboardInterrupt):
-    cli.main(["convert", "hf", "hf", "tiny"])
+  assert cli.main(["convert", "hf", "hf", "tiny"]) == 130
   assert names(checkpoint.parent) == ["hf"]
 
 
@@ -419,3 +418,110 @@ def test_medusa_heads_need_their_base(checkpoint, fails):
   line = fails("convert", "medusa", "heads", "base", "drafts")
   assert "'base' is not there" in line
   assert names(checkpoint.parent) == ["heads", "hf"]
+
+
+@pytest.fixture
+def drafts(checkpoint):
+  """Heads in work/runs/drafts on work/runs/base, named by relative paths."""
+  root = checkpoint.parent
+  write_medusa_heads(root / "heads", medusa_tensors(2))
+  (root / "work").mkdir()
+  with pytest.MonkeyPatch.context() as patch:
+    patch.chdir(root / "work")
+    mtpjax("convert", "hf", "../hf", "runs/base")
+    mtpjax("convert", "medusa", "../heads", "runs/base", "runs/drafts")
+  return root
+
+
+def test_heads_find_their_base_from_anywhere_and_after_both_moved(
+  drafts, monkeypatch, fails
+):
+  want = api.load("work/runs/drafts").params["lm"]  # from another folder
+  monkeypatch.chdir("/")
+  assert_same(api.load(drafts / "work" / "runs" / "drafts").params["lm"], want)
+  # Both moved, and to other places than they had to each other's.
+  (drafts / "new").mkdir()
+  for name in ("base", "drafts"):
+    (drafts / "work" / "runs" / name).rename(drafts / "new" / name)
+  loaded = api.load(drafts / "new" / "drafts")
+  assert_same(loaded.params["lm"], want)
+  assert loaded.base.place.path == drafts / "new" / "base"
+  # Apart, it has to be said where the base is.
+  (drafts / "new" / "base").rename(drafts / "far")
+  line = fails("generate", drafts / "new" / "drafts", "--prompt", "w1")
+  assert "'runs/base'" in line and "say where it is with --base.path" in line
+  given = api.load(drafts / "new" / "drafts", base=drafts / "far")
+  assert_same(given.params["lm"], want)
+  mtpjax(
+    "export", "hf", drafts / "new" / "drafts", drafts / "out", "--base.path",
+    drafts / "far",
+  )  # fmt: skip
+  values = json.loads((drafts / "out" / "config.json").read_text())
+  assert values["max_position_embeddings"] == 64  # as the base's origin says
+
+
+def test_another_model_of_the_right_name_is_never_taken(
+  drafts, monkeypatch, fails
+):
+  want = api.load("work/runs/drafts").params["lm"]
+  values = hf_checkpoints.config_values("llama")
+  tensors = hf_checkpoints.random_tensors(values, seed=1)
+  hf_checkpoints.write(drafts / "hf", values, tensors)
+  (drafts / "here").mkdir()
+  monkeypatch.chdir(drafts / "here")
+  mtpjax("convert", "hf", "../hf", "runs/base")
+  # Here is one of its name; the right one lies near the heads.
+  assert_same(api.load("../work/runs/drafts").params["lm"], want)
+  for argv in (
+    ("generate", "../work/runs/drafts", "--prompt", "w1"),
+    ("evaluate", "../work/runs/drafts", "--classes", "code"),
+    ("calibrate", "../work/runs/drafts"),
+    ("bench", "decode", "../work/runs/drafts"),
+    ("export", "hf", "../work/runs/drafts", "out"),
+  ):
+    line = fails(*argv, "--base.path", "runs/base")
+    assert "changed after the heads" in line, argv
+    line = fails(*argv, "--base.path", "none")
+    assert "base.path: 'none' is not there" in line, argv
+  line = fails("generate", "runs/base", "--prompt", "w", "--base.path", "x")
+  assert "is not needed" in line
+
+
+def test_what_was_not_read_is_said(checkpoint, capsys):
+  values = hf_checkpoints.config_values("llama", brew="tea")
+  hf_checkpoints.write(
+    checkpoint, values, hf_checkpoints.random_tensors(values)
+  )
+  mtpjax("convert", "hf", "hf", "tiny")
+  printed = capsys.readouterr().out
+  assert printed.startswith("WARNING: hf/config.json: fields that are not")
+  assert "not read: brew\n" in printed
+
+
+def test_calibration_of_published_heads(drafts, monkeypatch, capsys, fails):
+  """Prompts of one's own, or rows, are all that it takes."""
+  monkeypatch.chdir(drafts)
+  line = fails("calibrate", "work/runs/drafts")
+  assert "was imported and has no rows" in line and "--data-path" in line
+  prompts = drafts / "prompts.jsonl"
+  prompts.write_text('{"text": "w1 w2"}\n')
+  calibrate = (
+    "calibrate", "work/runs/drafts", "--prompts", prompts, "--new-tokens", "8",
+    "--max-nodes", "2", "--repeats", "1", "--batches", "3",
+  )  # fmt: skip
+  assert "give two prompts or more" in fails(*calibrate)
+  assert "leave --data-path out" in fails(*calibrate, "--data-path", "data")
+  prompts.write_text(
+    '{"text": "w1 w2"}\n{"ids": [5, 6, 7, 8]}\n{"text": "w9"}\n'
+  )
+  mtpjax(*calibrate, "--json", "report.json")
+  report = json.loads((drafts / "report.json").read_text())
+  assert report["settings"]["texts"] == 3
+  assert report["settings"]["prompts"] == str(prompts)
+  assert report["rows"][0]["positions"] > 0
+  capsys.readouterr()
+  mtpjax(
+    "generate", "work/runs/drafts", "--prompts", prompts, "--mode", "auto",
+    "--max-new-tokens", "4",
+  )  # fmt: skip
+  assert len(capsys.readouterr().out.splitlines()) == 3

@@ -18,6 +18,10 @@ from mtpjax.errors import UserError
 _LISTED = 10
 
 
+def _tell_nobody(n_values: int) -> None:
+  del n_values
+
+
 def _is_never_ignored(name: str) -> bool:
   del name
   return False
@@ -29,6 +33,7 @@ def assemble(
   tensors: Tensors,
   mesh: jax.sharding.Mesh,
   ignored: Callable[[str], bool] = _is_never_ignored,
+  on_read: Callable[[int], None] = _tell_nobody,
 ) -> Any:
   """Reads all parameters of a tree, after checking names and shapes.
 
@@ -38,6 +43,7 @@ def assemble(
     tensors: where they are stored.
     mesh: where they will live.
     ignored: tensors that need not be used.
+    on_read: called with the number of values read so far.
 
   Returns:
     The tree of arrays, in the dtypes and with the shardings of the boxes.
@@ -55,9 +61,15 @@ def assemble(
   assert len(by_path) == len(leaves), "a parameter has two leaves"
   assert by_path.keys() == wanted.keys(), by_path.keys() ^ wanted.keys()
   _check(wanted, by_path, tensors, ignored)
-  arrays = [
-    _read_leaf(by_path[path], array, tensors) for path, array in wanted.items()
-  ]
+  arrays, n_read = [], 0
+  for path, array in wanted.items():
+
+    def tell(n_values: int, before: int = n_read) -> None:
+      on_read(before + n_values)
+
+    arrays.append(_read_leaf(by_path[path], array, tensors, tell))
+    n_read += array.size
+  on_read(n_read)
   return jax.tree.unflatten(structure, arrays)
 
 
@@ -110,14 +122,19 @@ def _check(
 
 
 def _read_leaf(
-  leaf: Leaf, array: jax.ShapeDtypeStruct, tensors: Tensors
+  leaf: Leaf,
+  array: jax.ShapeDtypeStruct,
+  tensors: Tensors,
+  on_read: Callable[[int], None],
 ) -> jax.Array:
   names = leaf.names(array.shape)
+  n_read = 0
   one_shape = array.shape[1:] if leaf.is_stacked else array.shape
   # Devices that hold the same part share one reading of it.
   parts: dict[tuple[tuple[int, int], ...], np.ndarray] = {}
 
   def read(index: tuple[slice, ...] | None) -> np.ndarray:
+    nonlocal n_read
     assert index is not None
     bounds = tuple(
       s.indices(size)[:2] for s, size in zip(index, array.shape, strict=True)
@@ -130,7 +147,15 @@ def _read_leaf(
       rows, columns = _rows_and_columns(leaf, one, one_shape)
       for slot, i in enumerate(which):
         stored = tensors.read(names[i], rows, columns)
-        target[slot] = _to_ours(leaf, stored, target.shape[1:], one_shape)
+        with np.errstate(over="ignore"):  # what does not fit is found below
+          target[slot] = _to_ours(leaf, stored, target.shape[1:], one_shape)
+        n_read += target[slot].size
+        on_read(min(n_read, array.size))
+        if not np.isfinite(target[slot]).all():
+          raise UserError(
+            f"{tensors.source}: the tensor {names[i]} holds values that are "
+            f"not finite in {array.dtype}; copy the file again"
+          )
       parts[bounds] = part
     return parts[bounds]
 

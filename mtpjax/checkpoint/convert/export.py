@@ -9,7 +9,7 @@ import dataclasses
 import json
 import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -66,6 +66,7 @@ def write_hf_weights(
   dtype: str,
   max_shard_bytes: int,
   chain_params: Any = None,
+  on_written: Callable[[int], None] | None = None,
 ) -> int:
   """Writes model.safetensors, or shards of it and their index.
 
@@ -78,6 +79,8 @@ def write_hf_weights(
       file of its own.
     chain_params: those of sequential heads, stacked, which become layers behind
       the model's own, as DeepSeek-V3 publishes them; None for none.
+
+    on_written: called with the number of values written so far.
 
   Returns:
     The number of values written.
@@ -100,9 +103,17 @@ def write_hf_weights(
     index = {"metadata": {"total_size": size}, "weight_map": weight_map}
     path = folder / "model.safetensors.index.json"
     path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+  n_written, n_values = 0, sum(tensor.size() for tensor in tensors)
+
+  def tell(tensor: _Tensor) -> None:
+    nonlocal n_written
+    n_written += tensor.size()
+    if on_written is not None:
+      on_written(n_written)
+
   for name, shard in zip(names, shards, strict=True):
-    _write(folder / name, shard, dtype)
-  return sum(tensor.size() for tensor in tensors)
+    _write(folder / name, shard, dtype, tell)
+  return n_values
 
 
 def _by_path(params: Any) -> dict[str, jax.Array]:
@@ -178,7 +189,12 @@ def _shards(tensors: Sequence[_Tensor], most: int) -> list[list[_Tensor]]:
   return shards
 
 
-def _write(path: pathlib.Path, tensors: Sequence[_Tensor], dtype: str) -> None:
+def _write(
+  path: pathlib.Path,
+  tensors: Sequence[_Tensor],
+  dtype: str,
+  tell: Callable[[_Tensor], None],
+) -> None:
   header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
   end = 0
   for tensor in tensors:
@@ -196,3 +212,4 @@ def _write(path: pathlib.Path, tensors: Sequence[_Tensor], dtype: str) -> None:
     for tensor in tensors:
       values = tensor.read(jnp.dtype(dtype))
       file.write(values.reshape(-1).view(np.uint8).data)
+      tell(tensor)

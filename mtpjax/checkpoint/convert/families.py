@@ -5,10 +5,13 @@ features its architecture has. All else is common to them.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtpjax import config as config_lib
+from mtpjax.checkpoint.convert.fields import Fields
+from mtpjax.checkpoint.convert.rotary import read_rotary, write_rotary
+from mtpjax.checkpoint.convert.unknown import check_unknown
 from mtpjax.errors import UserError
 
 
@@ -87,6 +90,20 @@ FAMILIES: dict[str, Family] = {
 }
 
 
+# Names that are read here, or checked; of all others see `unknown`.
+_READ = frozenset(
+  """
+vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads
+num_key_value_heads head_dim hidden_act rms_norm_eps tie_word_embeddings
+max_position_embeddings rope_theta rope_scaling rope_parameters
+partial_rotary_factor quantization_config sliding_window use_sliding_window
+max_window_layers layer_types
+""".split()
+)
+_DTYPES = ("float16", "bfloat16", "float32", "float64", "auto")
+_WINDOWED, _FULL = "sliding_attention", "full_attention"
+
+
 def read_model(values: Mapping[str, Any], source: str) -> config_lib.Model:
   """Returns the model a config.json describes.
 
@@ -99,7 +116,8 @@ def read_model(values: Mapping[str, Any], source: str) -> config_lib.Model:
 
   Raises:
     UserError: an architecture or a feature that mtpjax does not have, or a
-      field is missing or makes no sense.
+      field is missing, makes no sense, or may change the model in a way that
+      is not known here.
   """
   family = FAMILIES[architecture(values, source)]
   for name in family.absent:
@@ -113,16 +131,29 @@ def read_model(values: Mapping[str, Any], source: str) -> config_lib.Model:
       f"{source}: quantization_config: quantised weights are not supported; "
       "take the unquantised checkpoint"
     )
-  fields = _Fields(family.defaults | dict(values), source)
-  if fields.text("hidden_act") != "silu":
-    raise UserError(
-      f"{source}: hidden_act {fields.text('hidden_act')!r} is not supported; "
-      "must be 'silu'"
+  stated = Fields(values, source)
+  fields = Fields(family.defaults | dict(values), source)
+  if stated.get("model_type") not in (None, family.model_type):
+    raise stated.error(
+      "model_type", f"is not that of {architecture(values, source)}"
     )
+  if fields.text("hidden_act") not in ("silu", "swish"):
+    raise fields.error("hidden_act", "is not supported; must be 'silu'")
   d_model = fields.integer("hidden_size")
   n_heads = fields.integer("num_attention_heads")
   n_layers = fields.integer("num_hidden_layers")
-  dtype = _dtype(values)
+  if fields.get("head_dim") is None and d_model % n_heads:
+    raise fields.error(
+      "num_attention_heads",
+      f"does not divide hidden_size {d_model}, and there is no head_dim",
+    )
+  d_head = fields.integer("head_dim", d_model // n_heads)
+  _check_fixed(stated, d_head, n_layers)
+  notes(values, source)
+  dtype = _dtype(stated)
+  rotary = read_rotary(stated)
+  if "rope_theta" not in rotary:
+    rotary["rope_theta"] = family.defaults["rope_theta"]
   try:
     return config_lib.Model(
       vocab_size=fields.integer("vocab_size"),
@@ -130,7 +161,7 @@ def read_model(values: Mapping[str, Any], source: str) -> config_lib.Model:
       n_layers=n_layers,
       n_attention_heads=n_heads,
       n_kv_heads=fields.integer("num_key_value_heads", n_heads),
-      d_head=fields.integer("head_dim", d_model // max(n_heads, 1)),
+      d_head=d_head,
       d_ff=fields.integer("intermediate_size"),
       sliding_window=_sliding_window(family, fields, n_layers),
       qkv_bias=family.qkv_bias,
@@ -139,12 +170,25 @@ def read_model(values: Mapping[str, Any], source: str) -> config_lib.Model:
       tied_embeddings=fields.claim("tie_word_embeddings"),
       dtype=dtype,
       param_dtype=dtype,
-      **_rope(fields),
+      **rotary,
     )
   except UserError as error:
     if str(error).startswith(source):
       raise
     raise UserError(f"{source}: {error}") from error
+
+
+def notes(values: Mapping[str, Any], source: str) -> tuple[str, ...]:
+  """Returns lines about fields of a config.json that were not read.
+
+  Raises:
+    UserError: one of them may change the model.
+  """
+  family = FAMILIES[architecture(values, source)]
+  known = {*_READ, *_FIXED, *family.absent}
+  # Its biases are in the tensors, whatever this says.
+  known |= {"attention_bias"} if family.qkv_bias else set()
+  return check_unknown(values, known, source)
 
 
 def architecture(values: Mapping[str, Any], source: str) -> str:
@@ -166,7 +210,7 @@ def architecture(values: Mapping[str, Any], source: str) -> str:
 def max_length(values: Mapping[str, Any], source: str) -> int:
   """Returns the positions a model of this config.json was made for."""
   family = FAMILIES[architecture(values, source)]
-  fields = _Fields(family.defaults | dict(values), source)
+  fields = Fields(family.defaults | dict(values), source)
   return fields.integer("max_position_embeddings")
 
 
@@ -209,7 +253,7 @@ def write_values(
     "rms_norm_eps": model.norm_eps,
     "tie_word_embeddings": model.tied_embeddings,
     "rope_theta": model.rope_theta,
-    "rope_scaling": _rope_scaling_values(model),
+    "rope_scaling": write_rotary(model),
     "torch_dtype": dtype,
     "attention_dropout": 0.0,
     "initializer_range": 0.02,
@@ -236,129 +280,79 @@ def _architecture_of(model: config_lib.Model) -> str:
   return "MistralForCausalLM" if model.sliding_window else "LlamaForCausalLM"
 
 
-class _Fields:
-  """Reads fields of a config.json, each with an error that names it."""
-
-  def __init__(self, values: Mapping[str, Any], source: str):
-    self._values = values
-    self.source = source
-
-  def get(self, name: str) -> Any:
-    """Returns the value as it is; None where there is none."""
-    return self._values.get(name)
-
-  def integer(self, name: str, default: int | None = None) -> int:
-    """Returns a whole number; null and a missing field give the default."""
-    value = self._of_kind(name, int, "a whole number", default)
-    return int(value)
-
-  def number(self, name: str) -> float:
-    """Returns a number."""
-    return float(self._of_kind(name, (int, float), "a number"))
-
-  def text(self, name: str) -> str:
-    """Returns a text."""
-    return self._of_kind(name, str, "a text")
-
-  def claim(self, name: str) -> bool:
-    """Returns true or false."""
-    return self._of_kind(name, bool, "true or false")
-
-  def _of_kind(
-    self, name: str, kind: Any, called: str, default: Any = None
-  ) -> Any:
-    value = self._values.get(name)
-    value = default if value is None else value
-    if value is None:
-      raise UserError(
-        f"{self.source}: has no field {name}; it must be {called}"
-      )
-    if not isinstance(value, kind) or (
-      isinstance(value, bool) and kind is not bool
-    ):
-      raise UserError(f"{self.source}: {name} {value!r} is not {called}")
-    return value
+# Fields of other architectures' code, by the one value that is as it is here.
+_FIXED: dict[str, Callable[[int, int], tuple[Any, ...]]] = {
+  "hidden_activation": lambda d_head, n_layers: ("silu", "swish"),
+  "activation_function": lambda d_head, n_layers: ("silu", "swish"),
+  "position_embedding_type": lambda d_head, n_layers: ("rope", "rotary"),
+  "use_rope": lambda d_head, n_layers: (True,),
+  "rotary_dim": lambda d_head, n_layers: (d_head,),
+  "v_head_dim": lambda d_head, n_layers: (d_head,),
+  "query_pre_attn_scalar": lambda d_head, n_layers: (d_head,),
+  "attention_multiplier": lambda d_head, n_layers: (d_head**-0.5,),
+  # 1 for a layer with rotary positions.
+  "no_rope_layers": lambda d_head, n_layers: ([], [1] * n_layers),
+}
 
 
-def _dtype(values: Mapping[str, Any]) -> str:
-  named = values.get("dtype") or values.get("torch_dtype") or "float32"
-  return "bfloat16" if named == "bfloat16" else "float32"
+def _check_fixed(fields: Fields, d_head: int, n_layers: int) -> None:
+  """Raises UserError for a field of `_FIXED` with another value."""
+  for name, make in _FIXED.items():
+    allowed = make(d_head, n_layers)
+    if fields.get(name) is not None and fields.get(name) not in allowed:
+      raise fields.error(name, f"is not supported; must be {allowed[0]!r}")
 
 
-def _sliding_window(family: Family, fields: _Fields, n_layers: int) -> int:
+def _dtype(fields: Fields) -> str:
+  name = "torch_dtype" if fields.get("dtype") is None else "dtype"
+  if fields.get(name) is None:
+    return "float32"
+  stated = fields.text(name).removeprefix("torch.")
+  if stated not in _DTYPES:
+    raise fields.error(
+      name, f"is not supported; those that are: {', '.join(_DTYPES)}"
+    )
+  return "bfloat16" if stated == "bfloat16" else "float32"
+
+
+def _sliding_window(family: Family, fields: Fields, n_layers: int) -> int:
   """Returns the window of all layers; 0 where there is none."""
-  if family.window == "never" or fields.get("sliding_window") is None:
-    return 0
-  if family.window == "by layer" and not fields.get("use_sliding_window"):
+  kinds = fields.texts("layer_types")
+  for kind in kinds or ():
+    if kind not in (_WINDOWED, _FULL):
+      raise fields.error(
+        "layer_types", f"has {kind!r}; supported are {_FULL} and {_WINDOWED}"
+      )
+  if kinds is not None and len(kinds) != n_layers:
+    raise fields.error(
+      "layer_types", f"has {len(kinds)} entries, num_hidden_layers {n_layers}"
+    )
+  is_used = fields.claim("use_sliding_window", family.window == "always")
+  has_window = fields.get("sliding_window") is not None
+  if family.window == "never" and has_window:
+    if is_used or fields.get("use_sliding_window") is None:
+      raise fields.error(
+        "sliding_window",
+        f"is not supported: {family.model_type} models have none; remove it, "
+        "or name the architecture that has one",
+      )
+  if family.window == "always" and has_window and not is_used:
+    raise fields.error("use_sliding_window", "contradicts sliding_window")
+  if not (is_used and has_window):
+    if kinds and _WINDOWED in kinds:
+      raise fields.error("layer_types", "names windows, but there is none")
     return 0
   window = fields.integer("sliding_window")
-  if family.window == "always":
-    return window
-  kinds = fields.get("layer_types")
-  if kinds is None:
-    first = fields.integer("max_window_layers")
-    n_windowed = min(max(n_layers - first, 0), n_layers)
+  if kinds is not None:
+    n_windowed = kinds.count(_WINDOWED)
+  elif family.window == "always":
+    n_windowed = n_layers
   else:
-    n_windowed = sum(kind == "sliding_attention" for kind in kinds)
+    first = fields.integer("max_window_layers", least=0)
+    n_windowed = max(n_layers - first, 0)
   if 0 < n_windowed < n_layers:
     raise UserError(
       f"{fields.source}: use_sliding_window true for {n_windowed} of "
       f"{n_layers} layers is not supported; all layers must be alike"
     )
   return window if n_windowed else 0
-
-
-def _rope(fields: _Fields) -> dict[str, Any]:
-  """Returns the rotary fields of the model, from any of three spellings.
-
-  {"rope_theta": 1e4, "rope_scaling": {"type": "linear", "factor": 2.0}}, the
-  same with "rope_type", and {"rope_parameters": {"rope_theta": 1e4,
-  "rope_type": "linear", "factor": 2.0}}.
-  """
-  for name in ("rope_parameters", "rope_scaling"):
-    if not isinstance(fields.get(name), Mapping | None):
-      raise UserError(
-        f"{fields.source}: {name} {fields.get(name)!r} is no object of fields"
-      )
-  newest = fields.get("rope_parameters")
-  stated = (fields.get("rope_scaling") if newest is None else newest) or {}
-  theta = {"rope_theta": fields.get("rope_theta")}
-  rope = _Fields(theta | dict(stated), f"{fields.source}: rotary positions")
-  partial = rope.get("partial_rotary_factor")
-  if partial is None:
-    partial = fields.get("partial_rotary_factor")
-  if partial not in (None, 1, 1.0):
-    raise UserError(
-      f"{fields.source}: partial_rotary_factor {partial!r} is not supported; "
-      "must be 1"
-    )
-  found: dict[str, Any] = {"rope_theta": rope.number("rope_theta")}
-  kind = rope.get("rope_type") or rope.get("type") or "default"
-  if kind == "default":
-    return found
-  if kind not in ("linear", "llama3"):
-    raise UserError(
-      f"{fields.source}: rope_scaling {kind!r} is not supported; those that "
-      "are: default, linear, llama3"
-    )
-  found |= {"rope_scaling": kind, "rope_factor": rope.number("factor")}
-  if kind == "llama3":
-    found |= {
-      "rope_low_freq_factor": rope.number("low_freq_factor"),
-      "rope_high_freq_factor": rope.number("high_freq_factor"),
-      "rope_original_length": rope.integer("original_max_position_embeddings"),
-    }
-  return found
-
-
-def _rope_scaling_values(model: config_lib.Model) -> dict[str, Any] | None:
-  if model.rope_scaling == "none":
-    return None
-  values = {"rope_type": model.rope_scaling, "factor": model.rope_factor}
-  if model.rope_scaling == "llama3":
-    values |= {
-      "low_freq_factor": model.rope_low_freq_factor,
-      "high_freq_factor": model.rope_high_freq_factor,
-      "original_max_position_embeddings": model.rope_original_length,
-    }
-  return values

@@ -1,6 +1,7 @@
 """GGUF files, as llama.cpp and its relatives use them, into parameters."""
 
 import hashlib
+import math
 import pathlib
 from typing import Any
 
@@ -83,12 +84,17 @@ def open_gguf(path: str | pathlib.Path) -> Source:
   leaves = lm_leaves(model, GGUF_NAMES, paired=_IS_PAIRED[architecture])
   tensors = GgufTensors(container)
 
-  def load(target: MultiTokenModel) -> dict[str, Any]:
+  def load(target: MultiTokenModel, **kwargs: Any) -> dict[str, Any]:
     boxes = target.abstract()["lm"]
     return {
       "lm": assemble(
-        boxes, leaves, tensors, target.mesh, lambda name: name == _ROPE_FACTORS
-      )
+        boxes,
+        leaves,
+        tensors,
+        target.mesh,
+        lambda name: name == _ROPE_FACTORS,
+        **kwargs,
+      )  # fmt: skip
     }
 
   with path.open("rb") as file:
@@ -219,6 +225,17 @@ def _model(container: Container, architecture: str) -> config_lib.Model:
       f"{path}: {architecture}.block_count is {n_layers}, but there are "
       f"tensors of {n_stored} layers; copy the file again"
     )
+  theta = field("rope.freq_base", float, 10_000.0)
+  epsilon = field("attention.layer_norm_rms_epsilon", float)
+  for key, value in (
+    ("rope.freq_base", theta),
+    ("attention.layer_norm_rms_epsilon", epsilon),
+  ):
+    if not 0 < value < math.inf:
+      raise UserError(
+        f"{path}: {architecture}.{key} is {value!r}, which must be finite and "
+        "greater than 0; convert the model to GGUF again"
+      )
   sizes = dict(
     vocab_size=embedding.shape[0],
     d_model=width,
@@ -228,11 +245,20 @@ def _model(container: Container, architecture: str) -> config_lib.Model:
     d_head=d_head,
     d_ff=field("feed_forward_length", int),
     sliding_window=field("attention.sliding_window", int, 0),
-    rope_theta=_decimal(field("rope.freq_base", float, 10_000.0)),
-    norm_eps=_decimal(field("attention.layer_norm_rms_epsilon", float)),
+    rope_theta=_decimal(theta),
+    norm_eps=_decimal(epsilon),
   )
-  scaling = field("rope.scaling.type", str, "none")
-  factor = field("rope.scaling.factor", float, 1.0)
+  # A factor without a type is linear, as llama.cpp reads it.
+  has_factor = f"{architecture}.rope.scaling.factor" in container.fields
+  scaling = field("rope.scaling.type", str, "linear" if has_factor else "none")
+  factor = field(
+    "rope.scaling.factor", float, ... if scaling == "linear" else 1.0
+  )
+  if not 1 <= factor < math.inf:
+    raise UserError(
+      f"{path}: {architecture}.rope.scaling.factor is {factor!r}, which must "
+      "be finite and at least 1; convert the model to GGUF again"
+    )
   attention_factor = field("rope.scaling.attn_factor", float, 1.0)
   require("rope.scaling.attn_factor", attention_factor, 1.0)
   if scaling == "linear" and factor != 1.0:

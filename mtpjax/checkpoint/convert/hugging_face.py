@@ -12,7 +12,8 @@ from mtpjax.checkpoint.convert import companions, families
 from mtpjax.checkpoint.convert.assemble import assemble
 from mtpjax.checkpoint.convert.layout import lm_leaves
 from mtpjax.checkpoint.convert.source import NO_HEADS, Source
-from mtpjax.checkpoint.convert.tensors import Safetensors
+from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
+from mtpjax.checkpoint.convert.wrappers import unwrapped
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -54,17 +55,18 @@ def open_hf(path: str | pathlib.Path) -> Source:
   """
   path = pathlib.Path(path)
   if not path.is_dir():
+    what = "is a file" if path.exists() else "no such folder"
     raise UserError(
-      f"{path}: no such folder; give one with config.json and the weights"
+      f"{path}: {what}; give the folder with config.json and the weights"
     )
   file = path / "config.json"
   values = companions.read_json(file)
   model = families.read_model(values, str(file))
-  tensors = Safetensors(path)
+  notes = families.notes(values, str(file))
+  stored = Safetensors(path)
+  tensors = unwrapped(stored)
   _require_unembedding(path, model, tensors)
-  files = companions.add_ends(
-    companions.read_files(path), values.get("eos_token_id")
-  )
+  files = companions.add_ends(companions.read_files(path), values, path)
   return Source(
     model=model,
     heads=NO_HEADS,
@@ -76,12 +78,15 @@ def open_hf(path: str | pathlib.Path) -> Source:
       "path": str(path.absolute()),
       "architecture": families.architecture(values, str(file)),
       "max_length": families.max_length(values, str(file)),
-      "bytes": {file.name: file.stat().st_size for file in tensors.files()},
+      "bytes": {file.name: file.stat().st_size for file in stored.files()},
     },
+    notes=notes,
   )
 
 
-def _load(tensors: Safetensors, model: MultiTokenModel) -> dict[str, Any]:
+def _load(
+  tensors: Tensors, model: MultiTokenModel, **kwargs: Any
+) -> dict[str, Any]:
   is_tied = model.config.tied_embeddings
   if is_tied:
     _require_tied(tensors)
@@ -93,22 +98,26 @@ def _load(tensors: Safetensors, model: MultiTokenModel) -> dict[str, Any]:
     )
 
   leaves = lm_leaves(model.config, HF_NAMES)
-  lm = assemble(model.abstract()["lm"], leaves, tensors, model.mesh, is_ignored)
+  lm = assemble(
+    model.abstract()["lm"], leaves, tensors, model.mesh, is_ignored, **kwargs
+  )
   return {"lm": lm}
 
 
 def _require_unembedding(
-  path: pathlib.Path, model: config_lib.Model, tensors: Safetensors
+  path: pathlib.Path, model: config_lib.Model, tensors: Tensors
 ) -> None:
-  name = HF_NAMES["unembedding"]
-  if not model.tied_embeddings and name not in tensors.names():
+  name, names = HF_NAMES["unembedding"], tensors.names()
+  # Without its embedding either, the folder holds some other model.
+  is_ours = HF_NAMES["embedding"] in names
+  if not model.tied_embeddings and is_ours and name not in names:
     raise UserError(
       f"{path}: has no {name}, but config.json says tie_word_embeddings false; "
       "set it to true if the model uses its embedding there"
     )
 
 
-def _require_tied(tensors: Safetensors) -> None:
+def _require_tied(tensors: Tensors) -> None:
   """Raises UserError for an unembedding that is not the embedding."""
   names = HF_NAMES["embedding"], HF_NAMES["unembedding"]
   if not set(names) <= set(tensors.names()):
@@ -123,7 +132,7 @@ def _require_tied(tensors: Safetensors) -> None:
     )
 
 
-def _read_in_blocks(tensors: Safetensors, name: str) -> Iterator[np.ndarray]:
+def _read_in_blocks(tensors: Tensors, name: str) -> Iterator[np.ndarray]:
   rows = 4096  # a few ten MB at usual widths
   for start in range(0, tensors.shape(name)[0], rows):
     yield tensors.read(name, slice(start, start + rows))

@@ -25,9 +25,12 @@ import numpy as np
 from mtpjax import config as config_lib
 from mtpjax.checkpoint.convert import companions
 from mtpjax.checkpoint.convert.assemble import assemble
+from mtpjax.checkpoint.convert.families import FAMILIES
 from mtpjax.checkpoint.convert.layout import Leaf
 from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
 from mtpjax.checkpoint.convert.torch_archive import TorchArchive
+from mtpjax.checkpoint.convert.unknown import check_unknown
+from mtpjax.checkpoint.convert.wrappers import unwrapped
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -53,11 +56,12 @@ class MedusaHeads:
   _tensors: Tensors
   _prefix: str
 
-  def load(self, model: MultiTokenModel) -> Any:
+  def load(self, model: MultiTokenModel, **kwargs: Any) -> Any:
     """Reads the parameters of the heads of a model, params["heads"].
 
     Args:
       model: with heads like these; its mesh and dtypes are used.
+      **kwargs: `on_read`, see `assemble`.
 
     Returns:
       The tree of arrays, stacked [M, ...].
@@ -69,7 +73,7 @@ class MedusaHeads:
     return assemble(
       model.abstract()["heads"], _leaves(self.heads, self._prefix),
       self._tensors, model.mesh,
-      lambda name: not name.startswith(self._prefix),
+      lambda name: not name.startswith(self._prefix), **kwargs,
     )  # fmt: skip
 
 
@@ -88,7 +92,7 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
       are none of a head.
   """
   path = pathlib.Path(path)
-  tensors = _open(path)
+  tensors = unwrapped(_open(path))
   names = list(tensors.names())
   prefix = _PREFIX if any(name.startswith(_PREFIX) for name in names) else ""
   parts: dict[tuple[int, int, str], str] = {}
@@ -128,10 +132,12 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
     unembedding="copied" if is_copied else "shared",
   )
   config = _read_config(path)
+  notes = _check_config(config, tensors.source)
   return MedusaHeads(
     heads,
     str(config.get("base_model_name_or_path") or ""),
-    tuple(
+    notes
+    + tuple(
       f"{tensors.source}: has {there} {called}, its config.json says {said!r}"
       for key, called, there in (
         ("medusa_num_heads", "heads", len(indices)),
@@ -225,7 +231,7 @@ def _open(path: pathlib.Path) -> Tensors:
       if (path / name).is_file():
         return _open(path / name)
     if any((path / name).is_file() for name in _WHOLE):
-      tensors = Safetensors(path)
+      tensors = unwrapped(Safetensors(path))
       if any(name.startswith(_PREFIX) for name in tensors.names()):
         return tensors
     raise UserError(
@@ -238,6 +244,27 @@ def _open(path: pathlib.Path) -> Tensors:
     )
   is_safetensors = path.suffix == ".safetensors"
   return Safetensors(path) if is_safetensors else TorchArchive(path)
+
+
+def _check_config(config: dict[str, Any], source: str) -> tuple[str, ...]:
+  """Refuses heads of another wiring; returns what else was not read.
+
+  A whole model's config.json describes the model, which is not read here.
+  """
+  if config.get("architectures"):
+    return ()
+  for name, allowed in (
+    ("hidden_act", ("silu", "swish")),
+    ("version", ("1", "2", 1, 2, "")),
+    ("model_type", ("medusa", *(f.model_type for f in FAMILIES.values()), "")),
+  ):
+    if config.get(name, allowed[0]) not in (*allowed, None):
+      raise UserError(
+        f"{source}: config.json beside it has {name} "
+        f"{config_lib.shown(config[name])}; only Medusa's own heads are read"
+      )
+  known = ("hidden_act", "version", "medusa_num_heads", "medusa_num_layers")
+  return check_unknown(config, known, f"{source}: config.json beside it")
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:

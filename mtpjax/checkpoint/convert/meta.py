@@ -23,6 +23,7 @@ from mtpjax.checkpoint.convert.layout import Leaf, block_leaves, lm_leaves
 from mtpjax.checkpoint.convert.source import NO_HEADS, Source
 from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
 from mtpjax.checkpoint.convert.torch_archive import TorchArchive
+from mtpjax.checkpoint.convert.wrappers import unwrapped
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -66,8 +67,9 @@ def open_meta(path: str | pathlib.Path) -> Source:
   """
   path = pathlib.Path(path)
   if not path.is_dir():
+    what = "is a file" if path.exists() else "no such folder"
     raise UserError(
-      f"{path}: no such folder; give one with params.json and "
+      f"{path}: {what}; give the folder with params.json and "
       "consolidated.00.pth"
     )
   params = _Params(path / "params.json")
@@ -79,7 +81,7 @@ def open_meta(path: str | pathlib.Path) -> Source:
       "transformers: LlamaTokenizerFast(vocab_file='tokenizer.model')"
       ".save_pretrained('.')"
     )
-  tensors: Tensors = (
+  tensors = unwrapped(
     TorchArchive(weights) if weights.suffix == ".pth" else Safetensors(weights)
   )
   model, heads = _read_model(params, tensors)
@@ -98,7 +100,9 @@ def open_meta(path: str | pathlib.Path) -> Source:
   )
 
 
-def _load(tensors: Tensors, model: MultiTokenModel) -> dict[str, Any]:
+def _load(
+  tensors: Tensors, model: MultiTokenModel, **kwargs: Any
+) -> dict[str, Any]:
   # In one go: names and shapes of all are checked before anything is read, and
   # nothing that is stored is left out.
   leaves = _below("lm", lm_leaves(model.config, META_NAMES, paired=True))
@@ -108,7 +112,7 @@ def _load(tensors: Tensors, model: MultiTokenModel) -> dict[str, Any]:
     ))  # fmt: skip
   return assemble(
     model.abstract(), leaves, tensors, model.mesh,
-    lambda name: name == _FREQUENCIES,
+    lambda name: name == _FREQUENCIES, **kwargs,
   )  # fmt: skip
 
 
@@ -157,7 +161,14 @@ class _Params:
     is_number = isinstance(value, kind | int) and not isinstance(value, bool)
     if not is_number:
       raise UserError(
-        f"{self.path}: {name} {value!r} is not of type {kind.__name__}"
+        f"{self.path}: {name} {config_lib.shown(value)} is not of type "
+        f"{kind.__name__}"
+      )
+    # vocab_size -1 is that of the tokenizer; NaN and infinity are JSON here.
+    if not 0 < value < 1e18 and (name, value) != ("vocab_size", -1):
+      raise UserError(
+        f"{self.path}: {name} {config_lib.shown(value)} must be finite and "
+        "greater than 0; copy the file again"
       )
     return kind(value)
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 from mtpjax import config as config_lib
-from mtpjax.heads import MultiTokenModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -16,20 +15,23 @@ class Source:
     model: its architecture.
     heads: its extra heads; `NO_HEADS` where there are none.
     load: reads the parameters {"lm": ...} and, with extra heads, "heads", in
-      the dtype and onto the mesh of a model of this architecture.
+      the dtype and onto the mesh of the `MultiTokenModel` it is given; an
+      `on_read` is called with the number of values read so far.
     files: texts by file name, to lie beside the parameters: tokenizer.json and
       those of tokenizer_config.json, special_tokens_map.json,
       generation_config.json and chat_template.jinja that are there.
     data: fields of `config.Data` that follow from the source, as `add_bos`.
     origin: where it came from, in words JSON can hold.
+    notes: what is odd about it, and does not stop it; one line each.
   """
 
   model: config_lib.Model
   heads: config_lib.Heads
-  load: Callable[[MultiTokenModel], dict[str, Any]]
+  load: Callable[..., dict[str, Any]]
   files: dict[str, str]
   data: dict[str, Any]
   origin: dict[str, Any]
+  notes: tuple[str, ...] = ()
 
 
 NO_HEADS = config_lib.Heads(

@@ -30,7 +30,8 @@ from mtpjax.evals.figures import (
   save_cost_figure,
 )
 from mtpjax.heads import MultiTokenModel
-from mtpjax.jobs.bench.report import make_report, print_rows
+from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.progress import Progress
 
 # (batch, temperature) -> requests of all classes.
 MakeRequests = Callable[[int, float], list[Request]]
@@ -38,8 +39,6 @@ MakeRequests = Callable[[int, float], list[Request]]
 _WIDTH = 100
 _COLUMNS = {
   "class": "class",
-  "batch": "B",
-  "temperature": "temp",
   "mode": "mode",
   "tokens_per_pass": "tok/pass",
   "tokens_per_sec": "tok/s",
@@ -79,6 +78,8 @@ class Settings:
     prompt_length: tokens of a held-out or random prompt.
     new_tokens: tokens generated per prompt.
     repeats: rounds; times are medians.
+    base: the model that heads were trained on; see `api.load`.
+    data_path: prepared rows; empty takes those of the run.
   """
 
   batches: Sequence[int] = (1, 4)
@@ -91,6 +92,8 @@ class Settings:
   prompt_length: int = 64
   new_tokens: int = 128
   repeats: int = 5
+  base: str = ""
+  data_path: str = ""
 
 
 def run(
@@ -99,6 +102,7 @@ def run(
   workdir: str | pathlib.Path | None = None,
   settings: Settings | None = None,
   figures: pathlib.Path | None = None,
+  on_report: OnReport | None = None,
 ) -> dict[str, Any]:
   """Measures a trained model on prompts by class, or a random one.
 
@@ -109,6 +113,8 @@ def run(
     settings: what is compared, on what.
     figures: a folder for figures; the passes of larger and larger trees are
       measured for them, too.
+    on_report: called with what is returned as far as it is known, whenever
+      there are new rows.
 
   Returns:
     `rows`: per class, batch, temperature and mode the fields of
@@ -128,7 +134,8 @@ def run(
   if workdir is None:
     model, params, make_requests = _random_model(config, settings)
   else:
-    config, model, params, make_requests = _trained_model(workdir, settings)
+    with Progress(console, f"loading {workdir}"):
+      config, model, params, make_requests = _trained_model(workdir, settings)
   modes = tuple(settings.modes) or default_modes(model, settings.verifier)
   calibration = _calibration(workdir) if "auto" in modes else None
   plan = []
@@ -144,26 +151,10 @@ def run(
       )  # fmt: skip
       Packer.of(specs[modes[0]], requests, ())  # says what it cannot run
       plan.append((batch, temperature, specs, requests))
-  rows = []
-  with console.status("decoding"):
-    for batch, temperature, specs, requests in plan:
-      speeds = measure_decoding(
-        params, requests, specs, batch, settings.repeats
-      )
-      rows += [
-        {"batch": batch, "temperature": temperature} | speed.to_dict()
-        for speed in speeds
-      ]
   if not console.is_terminal:  # a log, where nothing must be cut to 80 columns
     console.width = max(console.width, _WIDTH)
-  print_rows(
-    console,
-    "decoding; p50, p95, pass, trunk and draft are milliseconds",
-    [_readable(row) for row in rows],
-    _COLUMNS,
-  )
   report = make_report(
-    rows,
+    [],
     config,
     dataclasses.asdict(settings)
     | {
@@ -172,6 +163,7 @@ def run(
       "modes": list(modes),
     },
   )
+  rows = report["rows"]
   report["trees"] = [
     {
       "batch": batch,
@@ -180,18 +172,48 @@ def run(
     }
     for batch, temperature, specs, _ in plan
   ]
+  n_rounds = len(modes) * (settings.repeats + 1)  # of an entry of the plan
+  for entry, (batch, temperature, specs, requests) in enumerate(plan):
+    text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
+    before = entry * n_rounds
+    with Progress(console, text, len(plan) * n_rounds, before) as progress:
+
+      def tell(done: int, before: int = before, bar: Any = progress) -> None:
+        bar.update(before + done)
+
+      speeds = measure_decoding(
+        params, requests, specs, batch, settings.repeats, on_round=tell
+      )
+    new = [
+      {"batch": batch, "temperature": temperature} | speed.to_dict()
+      for speed in speeds
+    ]
+    print_rows(
+      console,
+      f"batch {batch}, temperature {temperature:g}; p50, p95, pass, trunk and "
+      "draft are milliseconds",
+      [_readable(row) for row in new],
+      _COLUMNS,
+    )
+    rows += new
+    if on_report is not None:
+      on_report(report)
   if figures is not None:
-    with console.status("measuring passes by their nodes"):
-      costs = {
-        f"batch {batch}": measure_pass_costs(
-          model, params, requests[:batch], cost_trees(model), settings.repeats
+    trees = cost_trees(model)
+    costs = {}
+    for batch in settings.batches:
+      requests = make_requests(batch, settings.temperatures[0])
+      # As many rows as the batch has, whatever prompts there are.
+      requests = [requests[i % len(requests)] for i in range(batch)]
+      with Progress(console, f"measuring passes by their nodes, batch {batch}"):
+        costs[f"batch {batch}"] = measure_pass_costs(
+          model, params, requests, trees, settings.repeats
         )
-        for batch in settings.batches
-        for requests in [make_requests(batch, settings.temperatures[0])]
-      }
     report["pass_costs"] = costs
     _draw(rows, costs, figures)
-    console.print(f"figures: {figures}", highlight=False)
+    console.print(
+      f"figures: {figures}", soft_wrap=True, markup=False, highlight=False
+    )
   return report
 
 
@@ -221,7 +243,7 @@ def _readable(row: dict[str, Any]) -> dict[str, str]:
     elif name in ("tokens_per_pass", "speed_over_first", "kept"):
       cells[name] = f"{value:.2f}"
     else:
-      cells[name] = f"{value:g}" if name == "temperature" else str(value)
+      cells[name] = str(value)
   return cells
 
 
@@ -244,11 +266,17 @@ def _draw(
 def _random_model(
   config: Config, settings: Settings
 ) -> tuple[MultiTokenModel, Any, MakeRequests]:
-  if settings.classes or settings.prompts:
-    name = "--classes" if settings.classes else "--prompts"
-    raise UserError(
-      f"{name}: a random model has no tokenizer; name a work directory"
-    )
+  for name, given in (
+    ("--classes", settings.classes),
+    ("--prompts", settings.prompts),
+    ("--base.path", settings.base),
+    ("--data-path", settings.data_path),
+  ):
+    if given:
+      raise UserError(
+        f"{name}: a random model has nothing to do with it; name a work "
+        "directory"
+      )
   mesh = parallel.single_device_mesh()
   model = MultiTokenModel(config.model, config.heads, mesh)
   params = decode_params(model, model.init(jax.random.key(0)))
@@ -279,12 +307,12 @@ def _trained_model(
       )
   if not classes and settings.prompts is None:
     classes = ("held-out",)
-  loaded = api.load(workdir)
+  loaded = api.load(workdir, base=settings.base)
 
   def make_requests(batch: int, temperature: float) -> list[Request]:
     return trained_requests(
       loaded, classes, settings.prompts, batch, settings.prompt_length,
-      settings.new_tokens, temperature,
+      settings.new_tokens, temperature, settings.data_path,
     )  # fmt: skip
 
   return loaded.config, loaded.model, loaded.decode_params, make_requests

@@ -18,8 +18,9 @@ from mtpjax import losses, parallel
 from mtpjax.config import LOSS_MODES, Config, Data, Heads, Loss, Model, Train
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.jobs.bench.report import make_report, print_rows
+from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
 from mtpjax.model import masks
+from mtpjax.progress import Progress
 
 
 def default_config() -> Config:
@@ -98,6 +99,7 @@ def run(
   console: rich.console.Console,
   n: Sequence[int] = (1, 2, 4, 8),
   repeats: int = 0,
+  on_report: OnReport | None = None,
 ) -> dict[str, Any]:
   """Compiles the loss in every mode and asks XLA what it needs.
 
@@ -106,18 +108,27 @@ def run(
     console: gets a table.
     n: numbers of offsets.
     repeats: timed runs of each; 0 runs nothing.
+    on_report: called with what is returned as far as it is known, whenever
+      there are new rows.
 
   Returns:
     `rows` of {"variant", "n", "temp_bytes"}: bytes beside arguments and
     results; with `repeats` also {"secs", "secs_over_unrolled"}, medians.
   """
-  rows = []
-  for offsets in n:
+  report = make_report([], config, {"n": list(n), "repeats": repeats})
+  rows = report["rows"]
+  total = len(n) * len(LOSS_MODES)
+  for done, offsets in enumerate(n):
     programs: dict[str, Any] = {}
-    for variant in reversed(LOSS_MODES):
-      function, arguments = abstract_loss(config, offsets, variant)
-      programs[variant] = jax.jit(function).lower(*arguments).compile()
-    secs = _time(programs, arguments, config, repeats)
+    begun = done * len(LOSS_MODES)
+    with Progress(console, "compiling", total, begun) as progress:
+      for variant in reversed(LOSS_MODES):
+        progress.update(text=f"compiling {variant}, {offsets} offsets")
+        function, arguments = abstract_loss(config, offsets, variant)
+        programs[variant] = jax.jit(function).lower(*arguments).compile()
+        progress.update(begun + len(programs))
+    with Progress(console, f"measuring {offsets} offsets"):
+      secs = _time(programs, arguments, config, repeats)
     for variant, program in programs.items():
       row: dict[str, Any] = {
         "variant": variant,
@@ -130,13 +141,15 @@ def run(
           a / b for a, b in zip(secs[variant], secs["unrolled"], strict=True)
         )
       rows.append(row)
+    if on_report is not None:
+      on_report(report)
   headers = {"variant": "variant", "n": "n", "temp_bytes": "bytes"}
   if repeats:
     headers |= {"secs": "secs", "secs_over_unrolled": "time over unrolled"}
   print_rows(
     console, "temporary memory of the loss and its gradient", rows, headers
   )
-  return make_report(rows, config, {"n": list(n), "repeats": repeats})
+  return report
 
 
 def _time(

@@ -55,6 +55,7 @@ def trained_requests(
   prompt_length: int,
   new_tokens: int,
   temperature: float,
+  data_path: str = "",
 ) -> list[Request]:
   """Makes requests for a trained model.
 
@@ -67,6 +68,7 @@ def trained_requests(
     prompt_length: tokens of a held-out prompt.
     new_tokens: tokens to generate.
     temperature: 0 is greedy.
+    data_path: prepared rows; empty takes those of the run.
 
   Returns:
     The requests, class by class.
@@ -78,7 +80,7 @@ def trained_requests(
   prompts: dict[str, list[list[int]]] = {}
   for kind in classes:
     if kind == HELD_OUT:
-      rows = loaded.open_rows("validation")
+      rows = loaded.open_rows("validation", data_path)
       requests = held_out_requests(
         rows, max(batch, _HELD_OUT_PROMPTS), prompt_length, new_tokens
       )

@@ -2,7 +2,7 @@
 
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -12,6 +12,9 @@ import rich.table
 
 from mtpjax._version import __version__
 from mtpjax.config import Config
+
+# Gets a report whenever there is more of it.
+OnReport = Callable[[dict[str, Any]], None]
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "numpy")
 

@@ -13,7 +13,8 @@ import rich.console
 from mtpjax import parallel
 from mtpjax.config import Config, Data, Heads, Loss, Model, Train
 from mtpjax.heads import MultiTokenModel, train_flops_per_token
-from mtpjax.jobs.bench.report import make_report, print_rows
+from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.progress import Progress
 from mtpjax.train import create_state, make_optimizer, make_train_step
 from mtpjax.train.hardware import peak_flops
 
@@ -56,6 +57,7 @@ def run(
   console: rich.console.Console,
   n: Sequence[int] = (1, 2, 4, 8),
   repeats: int = 10,
+  on_report: OnReport | None = None,
 ) -> dict[str, Any]:
   """Times whole steps, optimizer included, taking turns between the n.
 
@@ -64,6 +66,8 @@ def run(
     console: gets a table.
     n: numbers of offsets.
     repeats: timed steps each, after two that are not.
+    on_report: called with what is returned as far as it is known, after each
+      round.
 
   Returns:
     `rows` of {"n", "trunk_layers", "step_secs", "tokens_per_sec",
@@ -79,32 +83,31 @@ def run(
     "positions": np.broadcast_to(np.arange(shape[1], dtype=np.int32), shape),
     "loss_mask": np.ones(shape, bool),
   }
-  candidates = [_Candidate(config, offsets, batch) for offsets in n]
-  for round_ in range(repeats + 2):
-    for candidate in candidates:
-      secs = candidate.time()
-      if round_ >= 2:
-        candidate.secs.append(secs)
+  report = make_report([], config, {"n": list(n), "repeats": repeats})
+  with Progress(console, "making models", len(n)) as progress:
+    candidates = []
+    for offsets in n:
+      candidates.append(_Candidate(config, offsets, batch))
+      progress.update(len(candidates))
   mesh = candidates[0].model.mesh
   peak = peak_flops(mesh.devices.flat[0], config.train.peak_tflops)
-  rows = []
-  for candidate in candidates:
-    step_secs = statistics.median(candidate.secs)
-    rate = shape[0] * shape[1] / step_secs
-    flops = train_flops_per_token(candidate.model, shape[1])
-    row = {
-      "n": candidate.n,
-      "trunk_layers": candidate.model.trunk_layers,
-      "step_secs": step_secs,
-      "tokens_per_sec": rate,
-      "flops_per_token": flops,
-      "time_over_first": statistics.median(
-        a / b for a, b in zip(candidate.secs, candidates[0].secs, strict=True)
-      ),
-    }
-    if peak is not None:
-      row["mfu"] = rate * flops / (peak * mesh.size)
-    rows.append(row)
+  rounds = repeats + 2
+  with Progress(console, "compiling", rounds * len(n)) as progress:
+    for round_ in range(rounds):
+      for i, candidate in enumerate(candidates):
+        if round_:
+          progress.update(text="training steps")
+        secs = candidate.time()
+        if round_ >= 2:
+          candidate.secs.append(secs)
+        progress.update(round_ * len(n) + i + 1)
+      if round_ >= 2:
+        report["rows"] = [
+          _row(candidate, candidates[0], shape, peak)
+          for candidate in candidates
+        ]
+        if on_report is not None:
+          on_report(report)
   headers = {
     "n": "n",
     "trunk_layers": "trunk layers",
@@ -115,5 +118,30 @@ def run(
   }
   if peak is not None:
     headers["mfu"] = "MFU"
-  print_rows(console, "training step", rows, headers)
-  return make_report(rows, config, {"n": list(n), "repeats": repeats})
+  print_rows(console, "training step", report["rows"], headers)
+  return report
+
+
+def _row(
+  own: _Candidate,
+  first: _Candidate,
+  shape: tuple[int, int],
+  peak: float | None,
+) -> dict[str, Any]:
+  """Returns what is known of a candidate by now."""
+  step_secs = statistics.median(own.secs)
+  rate = shape[0] * shape[1] / step_secs
+  flops = train_flops_per_token(own.model, shape[1])
+  row = {
+    "n": own.n,
+    "trunk_layers": own.model.trunk_layers,
+    "step_secs": step_secs,
+    "tokens_per_sec": rate,
+    "flops_per_token": flops,
+    "time_over_first": statistics.median(
+      a / b for a, b in zip(own.secs, first.secs, strict=True)
+    ),
+  }
+  if peak is not None:
+    row["mfu"] = rate * flops / (peak * own.model.mesh.size)
+  return row
