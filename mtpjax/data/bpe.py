@@ -87,7 +87,9 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     with contextlib.suppress(OSError):
       path.with_name(path.name + _PART).unlink()
     if isinstance(error, OSError):
+      cause = f"{error.filename}: " if error.filename is not None else ""
       raise UserError(
-        f"{path}: cannot be written ({error.strerror}); take another --out"
+        f"{path}: cannot be written ({cause}{error.strerror}); take another "
+        "--out"
       ) from error
     raise

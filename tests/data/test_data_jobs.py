@@ -135,6 +135,20 @@ sys.exit(cli.main(["prepare", "quickstart", *argv, "--data.row-length", "16"]))
   assert not left.exists()
 
 
+def test_a_mistake_that_is_found_at_once_is_one_line(tmp_path):
+  """Nothing that was begun in the background may outlive it."""
+  empty = write_texts(tmp_path / "texts", [""])
+  done = subprocess.run(
+    [
+      sys.executable, "-m", "mtpjax", "prepare", "quickstart", "--data.path",
+      str(tmp_path / "data"), "--data.sources", empty,
+    ],
+    capture_output=True, check=False,
+  )  # fmt: skip
+  assert done.returncode == 2
+  assert done.stderr.count(b"\n") == 1 and b"no text" in done.stderr
+
+
 def test_progress_goes_by_the_bytes_of_the_sources(tmp_path, monkeypatch):
   """All that sizes promise is read: whole, packed, and in pieces."""
   monkeypatch.setattr(text_files, "SHORT", 500)
