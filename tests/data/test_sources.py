@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from mtpjax.data import read_documents
+from mtpjax.data import read_documents, size_of
 from mtpjax.errors import UserError
 
 
 def fails(spec, *words, replace=False):
   with pytest.raises(UserError) as caught:
+    size_of(spec)
     list(read_documents(spec, replace))
   message = str(caught.value)
   assert "\n" not in message
