@@ -198,18 +198,7 @@ def test_a_metric_without_a_value_is_none(here, run, monkeypatch, capsys):
   assert "WARNING: task [next]: there is no value of f1" in printed
 
 
-def test_what_happens_is_shown(here, run, monkeypatch):
-  shown = []
-
-  class Progress(job.Progress):
-    def __init__(self, console, text, total=None):
-      super().__init__(console, text, total)
-      shown.append([text, total, 0])
-
-    def update(self, done=None, text=None):
-      shown[-1][2] = done
-
-  monkeypatch.setattr(job, "Progress", Progress)
+def test_what_happens_is_shown(here, run, shown):
   job.run(run, ["task.yaml"], None, 4, rich.console.Console(quiet=True))
   assert [text for text, _, _ in shown] == [
     "loading the evaluation harness", "looking for tasks",
