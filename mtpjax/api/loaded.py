@@ -23,7 +23,7 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Base, Store, WorkDir, max_length, places
+from mtpjax.checkpoint import Base, Store, WorkDir, imported_length, places
 from mtpjax.data import (
   Message,
   Rows,
@@ -128,8 +128,16 @@ class Loaded:
 
   @property
   def max_length(self) -> int:
-    """Tokens the model sees at most; see `checkpoint.max_length`."""
-    return max_length(self.workdir, self.config)
+    """Tokens the model sees at most.
+
+    The positions that an imported model, or the imported base of heads, was
+    made for, where they are known; else the length of the rows trained on.
+    """
+    base = self.config.base.path
+    length = imported_length(self.workdir)
+    if not length and base:
+      length = imported_length(base)
+    return length or self.config.data.row_length
 
   def open_rows(self, split: str, data_path: str = "") -> Rows:
     """Opens prepared rows that this model can be judged by.
