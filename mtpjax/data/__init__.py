@@ -29,7 +29,7 @@ from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, open_rows, require_within
 from mtpjax.data.sources import read_documents
-from mtpjax.data.text_stream import TextStream
+from mtpjax.data.text_stream import TextStream, decode_behind, last_of_text
 from mtpjax.data.tokenizers import (
   Tokenizer,
   load_tokenizer,
@@ -47,9 +47,11 @@ __all__ = [
   "TemplateFields",
   "TextStream",
   "Tokenizer",
+  "decode_behind",
   "decode_utf8",
   "evaluation_batches",
   "is_conversation",
+  "last_of_text",
   "load_fingerprint",
   "load_tokenizer",
   "open_rows",
