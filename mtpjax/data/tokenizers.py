@@ -52,6 +52,10 @@ class Tokenizer(Protocol):
     """The largest id + 1."""
 
   @property
+  def ids(self) -> frozenset[int]:
+    """All ids that have a token; numbers may be skipped."""
+
+  @property
   def bos_id(self) -> int | None:
     """The id that begins a document, if there is one."""
 
@@ -115,6 +119,7 @@ class ByteTokenizer:
   adds_bos = True
   chat_template = None
   fallback_ids: frozenset[int] = frozenset()
+  ids = frozenset(range(258))
   fingerprint = hashlib.sha256(b"mtpjax bytes 256 257").hexdigest()
 
   def fingerprint_within(self, vocab_size: int) -> str:
@@ -165,8 +170,8 @@ class HfTokenizer:
     vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
     added = self._tokenizer.get_added_tokens_decoder()
     names = {token.content for token in added.values()}
-    self._ids = frozenset(vocabulary.values())
-    self.vocab_size = max(self._ids, default=-1) + 1
+    self.vocab_size = max(vocabulary.values(), default=-1) + 1
+    self.ids = frozenset(vocabulary.values())
     self.bos_id = self._find_bos(bos_token, vocabulary, names)
     self.eos_ids = self._find_eos(eos_tokens, vocabulary, names)
     self.adds_bos = (
@@ -240,7 +245,7 @@ class HfTokenizer:
     further = [
       i
       for i in self._companions.model_eos_ids
-      if i in self._ids and i not in self._companions.eos_ids
+      if i in self.ids and i not in self._companions.eos_ids
     ]
     if further:
       files[GENERATION] = with_ends(files.get(GENERATION), further)
@@ -259,7 +264,7 @@ class HfTokenizer:
     else:
       usual = [vocabulary[t] for t in BOS_TOKENS if t in added]
       return usual[0] if usual else None
-    return next(iter(self._ids_of(tokens, where, vocabulary, added)), None)
+    return next(iter(self.ids_of(tokens, where, vocabulary, added)), None)
 
   def _find_eos(
     self,
@@ -269,12 +274,12 @@ class HfTokenizer:
   ) -> tuple[int, ...]:
     """Returns the EOS ids, in the order of `_find_bos`."""
     if named:
-      return self._ids_of(named, "data.eos_tokens", vocabulary, added)
+      return self.ids_of(named, "data.eos_tokens", vocabulary, added)
     tokens, ids = self._companions.eos_tokens, self._companions.eos_ids
     self._require_ids(ids)
     where = f"{self._path.with_name(CONFIG)}: eos_token"
-    written = self._ids_of(tokens, where, vocabulary, added)
-    further = [i for i in self._companions.model_eos_ids if i in self._ids]
+    written = self.ids_of(tokens, where, vocabulary, added)
+    further = [i for i in self._companions.model_eos_ids if i in self.ids]
     found = tuple(dict.fromkeys((*written, *ids, *further)))
     return found or tuple(vocabulary[t] for t in EOS_TOKENS if t in added)
 
@@ -297,7 +302,7 @@ class HfTokenizer:
 
   def _require_ids(self, ids: Iterable[int]) -> None:
     for i in ids:
-      if i not in self._ids:
+      if i not in self.ids:
         raise UserError(
           f"{self._path.with_name(GENERATION)}: eos_token_id {i} is not in the "
           f"vocabulary of {self._path}; correct it, or name the EOS tokens "
