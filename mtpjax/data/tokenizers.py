@@ -170,8 +170,8 @@ class HfTokenizer:
     vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
     added = self._tokenizer.get_added_tokens_decoder()
     names = {token.content for token in added.values()}
-    self.vocab_size = max(vocabulary.values(), default=-1) + 1
     self.ids = frozenset(vocabulary.values())
+    self.vocab_size = max(self.ids, default=-1) + 1
     self.bos_id = self._find_bos(bos_token, vocabulary, names)
     self.eos_ids = self._find_eos(eos_tokens, vocabulary, names)
     self.adds_bos = (
@@ -264,7 +264,7 @@ class HfTokenizer:
     else:
       usual = [vocabulary[t] for t in BOS_TOKENS if t in added]
       return usual[0] if usual else None
-    return next(iter(self.ids_of(tokens, where, vocabulary, added)), None)
+    return next(iter(self._ids_of(tokens, where, vocabulary, added)), None)
 
   def _find_eos(
     self,
@@ -274,11 +274,11 @@ class HfTokenizer:
   ) -> tuple[int, ...]:
     """Returns the EOS ids, in the order of `_find_bos`."""
     if named:
-      return self.ids_of(named, "data.eos_tokens", vocabulary, added)
+      return self._ids_of(named, "data.eos_tokens", vocabulary, added)
     tokens, ids = self._companions.eos_tokens, self._companions.eos_ids
     self._require_ids(ids)
     where = f"{self._path.with_name(CONFIG)}: eos_token"
-    written = self.ids_of(tokens, where, vocabulary, added)
+    written = self._ids_of(tokens, where, vocabulary, added)
     further = [i for i in self._companions.model_eos_ids if i in self.ids]
     found = tuple(dict.fromkeys((*written, *ids, *further)))
     return found or tuple(vocabulary[t] for t in EOS_TOKENS if t in added)
