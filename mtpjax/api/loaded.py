@@ -16,6 +16,7 @@ import jax
 from mtpjax import config as config_lib
 from mtpjax import decode, parallel
 from mtpjax.api.prompts import (
+  Asked,
   Prompt,
   RequestMaker,
   list_prompts,
@@ -30,6 +31,7 @@ from mtpjax.data import (
   TemplateFields,
   Tokenizer,
   is_conversation,
+  last_of_text,
   load_fingerprint,
   load_tokenizer,
   open_rows,
@@ -49,7 +51,8 @@ class Generation:
 
   Attributes:
     ids: generated ids; what ended them (an EOS, a stop) belongs to them.
-    text: the same as text, without special tokens and the stop string.
+    text: the same as text, without special tokens and the stop string; that of
+      the prompt and this are the whole.
     finish_reason: "eos", "stop" or "length".
     logprobs: log-probability of each id under the model at temperature 1,
       before penalties and masks.
@@ -292,7 +295,7 @@ class Loaded:
     streams = [
       Stream(
         self.tokenizer, a.settings.stop, on_text, index,
-        requests[index].min_new_tokens,
+        requests[index].min_new_tokens, self._before(a, requests[index].ids),
       )
       for index, a in enumerate(asked)
     ]  # fmt: skip
@@ -327,6 +330,12 @@ class Loaded:
       )
       for number, result in sorted(results.items())
     ]
+
+  def _before(self, asked: Asked, ids: Sequence[int]) -> tuple[int, ...]:
+    """Returns what the text goes on from; an answer begins a text."""
+    if is_conversation(asked.content):
+      return ()
+    return last_of_text(self.tokenizer, ids)
 
   def _programs(
     self,
