@@ -1,7 +1,8 @@
 """Work directories and checkpoints, verified when restored."""
 
 from mtpjax.checkpoint.base import Base, model_on_base
+from mtpjax.checkpoint.lock import lock
 from mtpjax.checkpoint.store import Store
 from mtpjax.checkpoint.workdir import WorkDir
 
-__all__ = ["Base", "Store", "WorkDir", "model_on_base"]
+__all__ = ["Base", "Store", "WorkDir", "lock", "model_on_base"]
