@@ -4,7 +4,6 @@ Axes: T tokens of a row.
 """
 
 import json
-import os
 import pathlib
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mtpjax.config import Data
+from mtpjax.config.folder import is_vacant, new_folder
 from mtpjax.data.corpus import (
   Pieces,
   Report,
@@ -77,18 +77,12 @@ def prepare(
   settings = settings_of(config, tokenizer)
   if (path / FILE).exists():
     return _keep(path, config, settings)
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
+  if not is_vacant(path):
     raise UserError(
       f"{path}: exists and is not prepared data; take another --data.path"
     )
-  part = path.with_name(f"{path.name}.part-{os.getpid()}")
-  shutil.rmtree(part, ignore_errors=True)
-  part.mkdir(parents=True)
-  try:
+  with new_folder(path) as part:
     fingerprint = _fill_folder(part, config, tokenizer, settings, report)
-    _put_in_place(part, path)
-  finally:
-    shutil.rmtree(part, ignore_errors=True)
   return fingerprint | {"kept": False}
 
 
@@ -226,14 +220,3 @@ def _fill_folder(
   text = json.dumps(fingerprint, indent=2, ensure_ascii=False) + "\n"
   (folder / FILE).write_text(text, encoding="utf-8")
   return fingerprint
-
-
-def _put_in_place(part: pathlib.Path, path: pathlib.Path) -> None:
-  try:
-    # Atomic; replaces an empty folder and refuses any other.
-    part.rename(path)
-  except OSError as error:
-    raise UserError(
-      f"{path}: appeared while it was being prepared ({error.strerror}); run "
-      "`mtpjax prepare` again to see if it is the same"
-    ) from error

@@ -12,7 +12,7 @@ from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.checkpoint import Base, Store, WorkDir, convert
 from mtpjax.checkpoint.convert.companions import FILES
-from mtpjax.checkpoint.convert.folder import new_folder
+from mtpjax.config.folder import new_folder
 from mtpjax.data import load_tokenizer
 from mtpjax.heads import MultiTokenModel, count_params
 

@@ -13,7 +13,7 @@ from mtpjax.checkpoint import WorkDir
 from mtpjax.checkpoint.convert import families, write_medusa
 from mtpjax.checkpoint.convert.companions import FILES
 from mtpjax.checkpoint.convert.export import write_hf_weights
-from mtpjax.checkpoint.convert.folder import new_folder
+from mtpjax.config.folder import new_folder
 from mtpjax.errors import UserError
 
 

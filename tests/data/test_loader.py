@@ -67,13 +67,13 @@ def test_batches_of_one_row_are_the_rows_of_a_batch(rows):
   each = Loader(rows, 4, 0, 2, 4)  # one row per process
   for step in range(len(rows)):
     for i in range(4):
-      equal(
+      assert equal(
         ones.batch(4 * step + i),
         {n: a[i : i + 1] for n, a in whole.batch(step).items()},
       )
-    equal(each.batch(step), ones.batch(4 * step + 2))
+    assert equal(each.batch(step), ones.batch(4 * step + 2))
   with ones.iterate(3) as batches:
-    equal(next(batches), ones.batch(3))
+    assert equal(next(batches), ones.batch(3))
 
 
 @pytest.mark.parametrize("start", [0, 1, 37])
