@@ -87,9 +87,10 @@ def read_documents(
 
 def _matching_files(pattern: str, spec: str) -> list[str]:
   pattern = os.path.expanduser(pattern)
-  # A path that exists is meant literally, even if it has a `[` in it.
+  # A path that exists is meant literally, even if it has a `[` in it, and so
+  # is what a pattern begins with.
   names = [pattern] if os.path.isfile(pattern) else glob.glob(
-    pattern, recursive=True
+    _escape_existing(pattern), recursive=True
   )  # fmt: skip
   files = sorted(name for name in names if os.path.isfile(name))
   if not files:
@@ -98,6 +99,17 @@ def _matching_files(pattern: str, spec: str) -> list[str]:
       "the path, or quote the glob so that the shell leaves it alone"
     )
   return files
+
+
+def _escape_existing(pattern: str) -> str:
+  """Returns the pattern with those folders escaped that exist by that name."""
+  folder = pathlib.Path(pattern).parent
+  while glob.has_magic(str(folder)) and not folder.is_dir():
+    folder = folder.parent
+  if not glob.has_magic(str(folder)):
+    return pattern
+  rest = pathlib.Path(pattern).relative_to(folder)
+  return os.path.join(glob.escape(str(folder)), rest)
 
 
 def _name_of(file: str, pattern: str) -> str:
