@@ -204,13 +204,27 @@ def _with_states(
   console: rich.console.Console,
 ) -> Any:
   """Returns the rows with the frozen base's states; see `cache_states`."""
-  text = f"base.states: {rows.split} rows run through the base"
+  run = 0
+
+  def report(done: int, of: int) -> None:
+    nonlocal run
+    run = done
+    progress.update(done)
+
+  text = f"base.states: running {rows.split} rows through the base"
   with Progress(console, text, len(rows)) as progress:
-    return cache_states(
+    with_states = cache_states(
       model, lm, rows, config.base.states,
       {"base": base.digest, "data": fingerprint["id"]},
-      config.train.batch_size, lambda done, of: progress.update(done),
+      config.train.batch_size, report,
     )  # fmt: skip
+  if run:
+    console.print(
+      f"base.states: {run} of {len(rows)} {rows.split} rows run through the "
+      "base",
+      soft_wrap=True, markup=False, highlight=False,
+    )  # fmt: skip
+  return with_states
 
 
 def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
