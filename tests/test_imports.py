@@ -8,7 +8,7 @@ import pytest
 import mtpjax
 
 PACKAGE = pathlib.Path(mtpjax.__file__).parent
-ANYONE_MAY_READ = {"config", "errors", "progress", "_version"}
+ANYONE_MAY_READ = {"config", "errors", "progress", "staging", "_version"}
 BELOW_JOBS = {
   "train", "evals", "decode", "superposed", "checkpoint", "losses", "heads",
   "model", "data", "parallel",
@@ -19,6 +19,7 @@ MAY_IMPORT = {
   "_version": set(),
   "errors": set(),
   "progress": set(),
+  "staging": set(),
   "config": set(),
   "__main__": {"cli"},
   "cli": {"jobs"},

@@ -8,14 +8,37 @@ runs/first/
   metrics.jsonl    one line per window of steps and per evaluation
   checkpoints/     see `store`
   calibration.json what drafts are worth here, and calibration.png
+  lock             while something writes here, see `lock`
 """
 
+import contextlib
 import json
+import os
 import pathlib
+import re
+import shutil
+from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from mtpjax import config as config_lib
+from mtpjax.checkpoint.lock import lock
 from mtpjax.errors import UserError
+
+# What a start leaves that failed before its first checkpoint, beside
+# config.json and data.json, and what another run would take for its own.
+_OF_A_START = (
+  "tokenizer.json",
+  "tokenizer_config.json",
+  "generation_config.json",
+  "special_tokens_map.json",
+  "chat_template.jinja",
+  "metrics.jsonl",
+  "calibration.json",
+  "calibration.png",
+)
+_UNFINISHED = re.compile(r"\d+\.orbax-checkpoint-tmp")
 
 
 class WorkDir:
@@ -31,6 +54,29 @@ class WorkDir:
     self.metrics = self.path / "metrics.jsonl"
     self.checkpoints = self.path / "checkpoints"
     self.calibration = self.path / "calibration.json"
+
+  def hold(
+    self, say: Callable[[str], None]
+  ) -> contextlib.AbstractContextManager[None]:
+    """Returns a context in which nothing else writes here.
+
+    Args:
+      say: gets a line where the directory cannot be locked.
+
+    Raises:
+      UserError: on entry: another process writes here.
+    """
+    return lock(self.path, "work directory", "give another --workdir", say)
+
+  def make(self) -> None:
+    """Makes the directory if it is not there; UserError if it cannot be."""
+    try:
+      self.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+      raise UserError(
+        f"work directory {self.path}: cannot be made ({error.strerror}); give "
+        "another --workdir"
+      ) from error
 
   def load_config(self) -> config_lib.Config:
     """Reads the configuration; UserError if this is no work directory."""
@@ -53,20 +99,51 @@ class WorkDir:
   ) -> None:
     """Makes the directory this run's, or finds that it already is.
 
+    One whose run has no checkpoint yet is replaced: its start failed.
+
     Args:
       config: the experiment, its vocabulary size known.
       fingerprint: that of the prepared rows; `id` is compared.
 
     Raises:
-      UserError: the directory holds another run; names every difference.
+      UserError: the directory holds another run; names every difference. Or
+        it cannot be written to.
     """
     if self.config.is_file():
+      # Also tells our config.json from that of a published model.
       there = config_lib.load_config(self.config)
-      data_id = self.data_id() if self.data.is_file() else fingerprint["id"]
-      self._require_same(there, data_id, config, fingerprint["id"])
-    self.path.mkdir(parents=True, exist_ok=True)
-    config_lib.write_json(self.data, fingerprint)
-    config.save(self.config)
+      if self._is_a_failed_start():
+        self._clear()
+      else:
+        data_id = self.data_id() if self.data.is_file() else fingerprint["id"]
+        self._require_same(there, data_id, config, fingerprint["id"])
+    try:
+      self.path.mkdir(parents=True, exist_ok=True)
+      config_lib.write_json(self.data, fingerprint)
+      config.save(self.config)
+    except OSError as error:
+      raise UserError(
+        f"work directory {self.path}: cannot be written to ("
+        f"{error.strerror}); make room, or give another --workdir"
+      ) from error
+
+  def _is_a_failed_start(self) -> bool:
+    """Whether a run began here and saved nothing, not even a damaged step."""
+    if self.origin.is_file() or not self.data.is_file():
+      return False
+    if not self.checkpoints.is_dir():
+      return True
+    names = os.listdir(self.checkpoints)
+    return all(_UNFINISHED.fullmatch(name) for name in names)
+
+  def _clear(self) -> None:
+    """Removes what a failed start left; nothing else."""
+    if jax.process_index() > 0:
+      return
+    for name in _OF_A_START:
+      (self.path / name).unlink(missing_ok=True)
+    for folder in (self.path / "tensorboard", self.checkpoints):
+      shutil.rmtree(folder, ignore_errors=True)
 
   def data_id(self) -> str:
     """Returns the id of the rows trained on; UserError if it is damaged.

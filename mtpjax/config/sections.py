@@ -288,7 +288,10 @@ class Optim:
   final_lr_fraction: float = field(0.1, "last learning rate over the peak")
   warmup_steps: int = field(100, "steps of linear warm-up")
   decay_steps: int = field(
-    1000, "step at which the cosine ends; the last rate holds from there"
+    1000,
+    "step at which the cosine ends; the last rate holds from there. A resumed "
+    "run may have another, to be stretched",
+    True,
   )
   weight_decay: float = field(0.1, "decoupled decay of matrices")
   b1: float = field(0.9, "decay of the first moment")

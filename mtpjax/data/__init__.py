@@ -3,10 +3,9 @@
 In the order of the work: `sources` (files through `text_files`) are read into a
 `document` each, `tokenizers` (or one trained by `bpe`), with what lies beside
 their files (`companions`) and their `chat` templates, make `document_ids` of
-it, of a long one in `blocks`, `corpus` holds all, `packing` makes rows of them
-in a folder that `staging` puts in place, `rows` and `fingerprint` are what is
-on disk, and `loader` reads batches from there. `text_stream` goes the way back,
-and `stops` finds what ends a text.
+it, of a long one in `blocks`, `corpus` holds all, `packing` makes rows of them,
+`rows` and `fingerprint` are what is on disk, and `loader` reads batches from
+there. `text_stream` goes the way back, and `stops` finds what ends a text.
 """
 
 from mtpjax.data.blocks import cut_between_words

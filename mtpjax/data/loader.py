@@ -62,7 +62,9 @@ class Loader:
       .seed(seed)
       .shuffle()
       .repeat()
-      .batch(local_batch)
+      # The rows never end, so nothing is dropped; but the number of batches is
+      # rounded in integers, where batches of one overflow otherwise.
+      .batch(local_batch, drop_remainder=True)
     )
     self._batches = blocks[process_index::process_count]
     self._options = grain.ReadOptions(

@@ -4,6 +4,8 @@ Axes: T tokens of a row.
 """
 
 import concurrent.futures
+import contextlib
+import errno
 import importlib
 import json
 import pathlib
@@ -32,11 +34,11 @@ from mtpjax.data.fingerprint import (
   require_same,
   settings_of,
 )
-from mtpjax.data.rows import SPLITS, RowWriter, row_dtypes
-from mtpjax.data.staging import staged
+from mtpjax.data.rows import RowWriter, row_dtypes
 from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
+from mtpjax.staging import new_folder
 
 # Rows open at a time. More pack tighter and slower; 64 fill 98% of rows of
 # 1024 with web-sized documents.
@@ -86,9 +88,30 @@ def prepare(
   settings = settings_of(config, tokenizer)
   if (path / FILE).exists():
     return _keep(path, config, settings, count)
-  with staged(path, SPLITS, FILE) as part:
+  with (
+    new_folder(path, FILE, "take another --data.path") as part,
+    _writing(path),
+  ):
     fingerprint = _fill_folder(part, config, tokenizer, settings, report, count)
   return fingerprint | {"kept": False}
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path) -> Iterator[None]:
+  """Turns what the system refuses into one line."""
+  try:
+    yield
+  except OSError as error:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+      raise UserError(
+        f"{path}: cannot be written ({error.strerror}); make room, or take "
+        "another --data.path"
+      ) from error
+    cause = f"{error.filename}: " if error.filename is not None else ""
+    raise UserError(
+      f"{path}: cannot be written ({cause}{error.strerror}); take another "
+      "--data.path"
+    ) from error
 
 
 def pack(

@@ -1,6 +1,8 @@
 """`mtpjax calibrate`: what drafts are worth, with this model on this device."""
 
+import contextlib
 import dataclasses
+import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
@@ -42,6 +44,24 @@ class _Ranked:
   ranks: list[np.ndarray]
 
 
+def _alone(run: Callable[..., Any]) -> Callable[..., Any]:
+  """Nothing else writes into the work directory while `run` runs."""
+
+  @functools.wraps(run)
+  def alone(
+    workdir: str | pathlib.Path, console: rich.console.Console, *args, **options
+  ) -> Any:
+    def say(text: str) -> None:
+      console.print(text, soft_wrap=True, markup=False, highlight=False)
+
+    place = WorkDir(workdir)
+    with place.hold(say) if place.path.is_dir() else contextlib.nullcontext():
+      return run(workdir, console, *args, **options)
+
+  return alone
+
+
+@_alone
 def run(
   workdir: str | pathlib.Path,
   console: rich.console.Console,

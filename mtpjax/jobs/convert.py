@@ -12,10 +12,10 @@ from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.checkpoint import Base, Store, WorkDir, convert
 from mtpjax.checkpoint.convert.companions import FILES
-from mtpjax.checkpoint.convert.folder import new_folder
 from mtpjax.data import load_tokenizer
 from mtpjax.heads import MultiTokenModel, count_params
 from mtpjax.progress import Progress
+from mtpjax.staging import new_folder
 
 _OPENERS: dict[str, Callable[[str | pathlib.Path], convert.Source]] = {
   "hf": convert.open_hf,
@@ -51,7 +51,7 @@ def run(
       have, or the work directory exists.
   """
   began = time.perf_counter()
-  with new_folder(workdir) as part:
+  with new_folder(workdir, "config.json") as part:
     with Progress(console, f"opening {source}"):
       opened = _OPENERS[kind](source)
     data = config_lib.Data(tokenizer=str(workdir), **opened.data)
@@ -113,7 +113,7 @@ def run_medusa(
       not there, or the work directory exists.
   """
   began = time.perf_counter()
-  with new_folder(workdir) as part:
+  with new_folder(workdir, "config.json") as part:
     base = Base.open(base_workdir, named="BASE_WORKDIR")
     medusa = convert.read_medusa(heads)
     mesh = parallel.single_device_mesh()

@@ -14,9 +14,9 @@ from mtpjax.checkpoint import WorkDir
 from mtpjax.checkpoint.convert import families, write_medusa
 from mtpjax.checkpoint.convert.companions import FILES
 from mtpjax.checkpoint.convert.export import write_hf_weights
-from mtpjax.checkpoint.convert.folder import new_folder
 from mtpjax.errors import UserError
 from mtpjax.progress import Progress
+from mtpjax.staging import new_folder
 
 
 def run(
@@ -55,7 +55,7 @@ def run(
       or format has the model's features.
   """
   began = time.perf_counter()
-  with new_folder(folder) as part:
+  with new_folder(folder, "config.json") as part:
     config = WorkDir(workdir).load_config()
     with_heads = bool(config.heads.n_extra) and not next_only
     if with_heads:

@@ -2,12 +2,10 @@
 
 import dataclasses
 import pathlib
-import time
 from typing import Any
 
 import jax
 import rich.console
-import rich.progress
 
 from mtpjax import parallel
 from mtpjax.checkpoint import Base, Store, WorkDir, model_on_base
@@ -23,6 +21,7 @@ from mtpjax.data import (
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
 from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.progress import Progress
 from mtpjax.train import (
   JsonLines,
   Run,
@@ -32,12 +31,10 @@ from mtpjax.train import (
   create_state,
   flatten,
   make_optimizer,
+  make_schedule,
   make_train_step,
   train,
 )
-
-# Between lines of progress of what takes minutes.
-_TELL_SECS = 15
 
 
 def run(
@@ -54,8 +51,8 @@ def run(
     {"step", "workdir", "metrics"}: the last step, and its last metrics.
 
   Raises:
-    UserError: the data is not prepared, the work directory is another run's,
-      or the run diverged.
+    UserError: the data is not prepared, the work directory is another run's
+      or in use, or the run diverged.
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
@@ -81,31 +78,39 @@ def run(
   for rows in (train_rows, validation_rows):
     require_within(rows, tokenizer, config.model.vocab_size)
   place = WorkDir(workdir)
-  place.claim(config, fingerprint)
-  tokenizer.save(place.path)
 
   def say(text: str) -> None:
     console.print(text, soft_wrap=True, markup=False, highlight=False)
 
-  with Store(place.checkpoints, config.train.keep) as store:
+  place.make()
+  with place.hold(say), Store(place.checkpoints, config.train.keep) as store:
+    place.claim(config, fingerprint)
+    tokenizer.save(place.path)
     is_fresh = store.latest_step() is None
+    decay_steps = config.optim.decay_steps
     if not is_fresh:
-      state, metadata = store.restore(
-        abstract_state(model, optimizer, only_heads), log=say
-      )
+      with Progress(console, "restoring the checkpoint"):
+        state, metadata = store.restore(
+          abstract_state(model, optimizer, only_heads), log=say
+        )
+      decay_steps = metadata["config"]["optim"]["decay_steps"]
       place.require_own_checkpoint(config, metadata)
       if base is not None and only_heads:
         base = Base.open(config.base.path, metadata["base"]["step"])
         base.require(metadata["base"], place.path)
     lm = None
     if base is not None and (is_fresh or only_heads):
-      lm = base.restore(
-        parallel.abstract_arrays(model.abstract(), mesh)["lm"], say
-      )
+      with Progress(console, "loading the base"):
+        lm = base.restore(
+          parallel.abstract_arrays(model.abstract(), mesh)["lm"], say
+        )
     if is_fresh:
-      state = create_state(
-        model, optimizer, jax.random.key(config.train.seed), lm, only_heads
-      )
+      with Progress(console, "making the parameters"):
+        state = jax.block_until_ready(
+          create_state(
+            model, optimizer, jax.random.key(config.train.seed), lm, only_heads
+          )
+        )
       say(_describe(model, config))
     else:
       say(f"resuming {place.path} from step {int(state.step)}")
@@ -118,11 +123,16 @@ def run(
         "do; raise --train.steps to go on"
       )
       return {"step": start, "workdir": str(place.path), "metrics": {}}
+    say(_describe_run(mesh, config, fingerprint))
+    for line in _about_schedule(config, only_heads, start, decay_steps):
+      say(line)
 
     if config.base.states:
       assert base is not None
       train_rows, validation_rows = (
-        _with_states(model, frozen["lm"], rows, config, base, fingerprint, say)
+        _with_states(
+          model, frozen["lm"], rows, config, base, fingerprint, console
+        )
         for rows in (train_rows, validation_rows)
       )
     loader = Loader(
@@ -157,6 +167,7 @@ def run(
           evaluate=evaluate,
           report=report,
           say=say,
+          note=report.note,
         ),
         state,
       )
@@ -194,22 +205,30 @@ def _with_states(
   config: Config,
   base: Base,
   fingerprint: dict[str, Any],
-  say: Any,
+  console: rich.console.Console,
 ) -> Any:
   """Returns the rows with the frozen base's states; see `cache_states`."""
-  told = time.monotonic()
+  run = 0
 
   def report(done: int, of: int) -> None:
-    nonlocal told
-    if done == of or time.monotonic() - told > _TELL_SECS:
-      told = time.monotonic()
-      say(f"base.states: {done} of {of} {rows.split} rows run through the base")
+    nonlocal run
+    run = done
+    progress.update(done)
 
-  return cache_states(
-    model, lm, rows, config.base.states,
-    {"base": base.digest, "data": fingerprint["id"]},
-    config.train.batch_size, report,
-  )  # fmt: skip
+  text = f"base.states: running {rows.split} rows through the base"
+  with Progress(console, text, len(rows)) as progress:
+    with_states = cache_states(
+      model, lm, rows, config.base.states,
+      {"base": base.digest, "data": fingerprint["id"]},
+      config.train.batch_size, report,
+    )  # fmt: skip
+  if run:
+    console.print(
+      f"base.states: {run} of {len(rows)} {rows.split} rows run through the "
+      "base",
+      soft_wrap=True, markup=False, highlight=False,
+    )  # fmt: skip
+  return with_states
 
 
 def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
@@ -237,6 +256,59 @@ def _describe(model: MultiTokenModel, config: Config) -> str:
   return text
 
 
+def _describe_run(
+  mesh: jax.sharding.Mesh, config: Config, fingerprint: dict[str, Any]
+) -> str:
+  """Says where the run runs, on what, and how much of it at a step."""
+  kind = mesh.devices.flat[0].device_kind
+  axes = " x ".join(f"{name} {size}" for name, size in mesh.shape.items())
+  split = fingerprint["splits"]["train"]
+  length = config.data.row_length
+  return (
+    f"{mesh.size} {kind} device{'s' * (mesh.size > 1)}, mesh {axes}; data "
+    f"{config.data.path}: {split['rows']:,} rows of {length:,}, "
+    f"{split['tokens']:,} tokens; {config.train.batch_size * length:,} tokens "
+    "per step"
+  )
+
+
+def _about_schedule(
+  config: Config, only_heads: bool, start: int, decay_steps: int
+) -> list[str]:
+  """Says what is unusual about the schedule of this start.
+
+  Args:
+    config: the experiment.
+    only_heads: only they learn, by their own schedule.
+    start: steps done.
+    decay_steps: those of the checkpoint that was restored.
+
+  Returns:
+    Lines; none if nothing is.
+  """
+  optim, steps = config.optim, config.train.steps
+  lines = []
+  rate = make_schedule(optim, of_heads=only_heads)
+  if optim.decay_steps != decay_steps:
+    before = dataclasses.replace(optim, decay_steps=decay_steps)
+    old = float(make_schedule(before, of_heads=only_heads)(start))
+    lines.append(
+      f"optim.decay_steps is {optim.decay_steps} and was {decay_steps}: at "
+      f"step {start} the learning rate changes from {old:.3g} to "
+      f"{float(rate(start)):.3g}"
+    )
+  if steps > optim.decay_steps and optim.final_lr_fraction < 1:
+    first = max(start, optim.decay_steps) + 1
+    lines.append(
+      f"WARNING: the schedule ends at optim.decay_steps = {optim.decay_steps}, "
+      f"before train.steps = {steps}: steps {first} to {steps} run at its last "
+      f"learning rate, {float(rate(steps)):.3g} "
+      f"({optim.final_lr_fraction:g} of the peak); to stretch it, give "
+      f"--optim.decay-steps {steps}"
+    )
+  return lines
+
+
 class _Reporter:
   """Sends metrics to the file, the console and TensorBoard."""
 
@@ -256,39 +328,31 @@ class _Reporter:
       self.writers.append(JsonLines(place.metrics, start))
       if config.train.tensorboard:
         self.writers.append(TensorBoard(place.path / "tensorboard", start))
-    self.progress = rich.progress.Progress(
-      rich.progress.TextColumn("training"),
-      rich.progress.BarColumn(),
-      rich.progress.MofNCompleteColumn(),
-      rich.progress.TimeElapsedColumn(),
-      rich.progress.TextColumn("left"),
-      rich.progress.TimeRemainingColumn(),
-      console=console,
-      transient=True,
-      disable=not console.is_terminal,
-    )
-    self.task = self.progress.add_task(
-      "training", total=config.train.steps, completed=start
-    )
+    self.progress = Progress(console, "training", config.train.steps, start)
 
   def __enter__(self) -> "_Reporter":
-    self.progress.start()
+    self.progress.__enter__()
     return self
 
-  def __exit__(self, *_: Any) -> None:
-    self.progress.stop()
+  def __exit__(self, *exception: Any) -> None:
+    self.progress.__exit__(*exception)
     for writer in self.writers:
       writer.close()
+
+  def note(self, text: str) -> None:
+    """Shows what is happening now."""
+    self.progress.update(text=text)
 
   def __call__(self, step: int, kind: str, values: dict[str, float]) -> None:
     for writer in self.writers:
       writer.write(step, kind, values)
     self.last |= {f"{kind}/{name}": value for name, value in values.items()}
-    self.progress.update(self.task, completed=step)
+    self.progress.update(step)
     offsets = self.config.heads.offsets
 
     def series(name: str, form: str) -> str:
-      return " ".join(f"{values[f'{name}/offset_{o}']:{form}}" for o in offsets)
+      found = (values.get(f"{name}/offset_{o}") for o in offsets)
+      return " ".join("none" if v is None else f"{v:{form}}" for v in found)
 
     text = (
       f"step {step:>6}  {kind:<5}  loss {series('loss', '.3f')}  "

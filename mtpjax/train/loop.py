@@ -38,6 +38,7 @@ class Run:
     evaluate: parameters -> values by name; None to never evaluate.
     report: receives all metrics.
     say: receives warnings, a line each.
+    note: receives what is happening, in a word, whenever that changes.
   """
 
   config: config_lib.Config
@@ -49,6 +50,7 @@ class Run:
   evaluate: Callable[[Any], dict[str, float]] | None
   report: Report
   say: Callable[[str], None] = print
+  note: Callable[[str], None] = lambda text: None
 
 
 def train(run: Run, state: TrainState) -> TrainState:
@@ -75,8 +77,10 @@ def train(run: Run, state: TrainState) -> TrainState:
   is_first = True
   with _stop_signal() as is_stopped, run.loader.iterate(step) as batches:
     while step < config.steps:
+      run.note("compiling" if is_first else "training")
       batch = parallel.place_batch(next(batches), run.model.mesh)
       state, metrics = run.train_step(state, batch)
+      run.note("training")
       step += 1
       if late is not None:
         meter.read(*late)
@@ -93,16 +97,22 @@ def train(run: Run, state: TrainState) -> TrainState:
       # both again; saved even if the evaluation fails.
       try:
         if evaluate:
-          run.report(step, "eval", evaluate(state.params))
+          run.note("evaluating")
+          values = evaluate(state.params)
+          meter.warn_of_nothing(step, values, "in the evaluation")
+          run.report(step, "eval", values)
       finally:
         if is_saving:
-          run.store.save(step, state, {**run.metadata, "step": step})
+          run.note("saving")
+          metadata = {**run.metadata, "step": step}
+          run.store.save(step, state, metadata, log=run.say)
       if is_stopping:
         break
       if evaluate or is_first:
         # Neither evaluation nor compilation is training.
         meter.window.start_clock()
       is_first = False
+  run.note("saving")
   run.store.wait()
   return state
 
@@ -117,8 +127,8 @@ class _Meter:
 
   def __init__(self, run: Run):
     self.run = run
-    self.window = Window(run.config.heads.offsets)
     c = run.config
+    self.window = Window(c.heads.offsets, c.loss.weights)
     self.tokens_per_step = c.train.batch_size * c.data.row_length
     device = run.model.mesh.devices.flat[0]
     peak = peak_flops(device, c.train.peak_tflops)
@@ -149,14 +159,20 @@ class _Meter:
     line = self.window.close(self.tokens_per_step)
     for name, secs in self.peak_secs.items():
       line[name] = line["tokens_per_sec"] * secs
-    for offset in self.run.config.heads.offsets:
-      if not line[f"targets/offset_{offset}"]:
-        self.run.say(
-          f"WARNING: step {step}: no valid target at offset {offset} since the "
-          "last line; documents are too short for it, or the loss mask leaves "
-          "nothing out of them"
-        )
+    self.warn_of_nothing(step, line, "since the last line")
     self.run.report(step, "train", line)
+
+  def warn_of_nothing(
+    self, step: int, values: dict[str, float], when: str
+  ) -> None:
+    """Says which offsets had no targets, and so have no loss."""
+    for offset in self.run.config.heads.offsets:
+      if not values[f"targets/offset_{offset}"]:
+        self.run.say(
+          f"WARNING: step {step}: no valid target at offset {offset} {when}; "
+          "documents are too short for it, or the loss mask leaves nothing of "
+          "them"
+        )
 
   def _last_checkpoint(self) -> str:
     self.run.store.wait()
@@ -180,9 +196,20 @@ def _not_finite(
     f"step {step}: {where} is not finite (loss {metrics.loss}, gradient norm "
     f"{metrics.grad_norm}, learning rate {metrics.learning_rate:.3g}); the "
     "state before it is kept and nothing bad was saved. Look at grad_norm in "
-    "metrics.jsonl; then lower --optim.peak-lr, raise --optim.warmup-steps, or "
-    "try --model.dtype float32"
+    f"metrics.jsonl; then, in a new --workdir, {_ways_out(config)}"
   )
+
+
+def _ways_out(config: config_lib.Config) -> str:
+  """What may help against a loss that is not finite, as this run is set."""
+  ways = ["lower --optim.peak-lr", "raise --optim.warmup-steps"]
+  if not config.optim.clip_norm:
+    ways.append("clip the gradient with --optim.clip-norm 1")
+  if not config.base.path:  # there the dtypes are the base's
+    for name in ("dtype", "param_dtype"):
+      if getattr(config.model, name) == "bfloat16":
+        ways.append(f"try --model.{name.replace('_', '-')} float32")
+  return f"{', '.join(ways[:-1])} or {ways[-1]}"
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """Metrics of a window of steps, and where they are written."""
 
+import contextlib
 import json
 import math
 import pathlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,23 @@ from mtpjax.train.step import StepMetrics
 class Window:
   """Collects the steps since the last line and averages them.
 
-  Losses and accuracies are sums over sums, so that a mean is a mean over
-  targets; norms are means over steps.
+  `loss/offset_m` and `accuracy/offset_m` are sums over sums, so that a mean is
+  a mean over all valid targets of the window, whatever the step. `loss` is the
+  sum of the `loss/offset_m` of the same line, each times its weight; it is
+  without the z-loss. Norms are means over steps. An offset without valid
+  targets has neither loss nor accuracy, and adds nothing to `loss`; without
+  any targets there is no `loss`.
   """
 
-  def __init__(self, offsets: Sequence[int]):
-    """Starts empty; `offsets` name the entries."""
+  def __init__(self, offsets: Sequence[int], weights: Sequence[float] = ()):
+    """Starts empty.
+
+    Args:
+      offsets: they name the entries.
+      weights: of the offsets in the loss; empty means all 1.
+    """
     self.offsets = offsets
+    self.weights = np.asarray(weights or [1.0] * len(offsets))
     self.steps: list[StepMetrics] = []
     self.start_clock()
 
@@ -46,16 +57,18 @@ class Window:
     def mean(pick) -> Any:
       return total(pick) / len(steps)
 
-    count_M = np.maximum(total(lambda s: s.sums.count_M), 1)
+    targets_M = total(lambda s: s.sums.count_M)
+    count_M = np.maximum(targets_M, 1)
+    loss_M = total(lambda s: s.sums.nll_M) / count_M
     per_offset = {
-      "loss": total(lambda s: s.sums.nll_M) / count_M,
+      "loss": loss_M,
       "accuracy": total(lambda s: s.sums.correct_M) / count_M,
-      "targets": total(lambda s: s.sums.count_M),
+      "targets": targets_M,
       "tap_grad_norm": mean(lambda s: s.tap_grad_norm_M),
       "head_grad_norm": mean(lambda s: s.head_grad_norm_M),
     }
-    line = {
-      "loss": float(mean(lambda s: s.loss)),
+    losses = {"loss": float(self.weights @ loss_M)} if targets_M.any() else {}
+    line = losses | {
       "grad_norm": float(mean(lambda s: s.grad_norm)),
       "clipped_grad_norm": float(mean(lambda s: s.clipped_grad_norm)),
       "learning_rate": float(steps[-1].learning_rate),
@@ -88,7 +101,11 @@ class JsonLines:
     """Opens the file and drops lines after `resumed_step`.
 
     A last line that a killed process left unfinished is dropped too.
+
+    Raises:
+      UserError: the file cannot be written.
     """
+    self._path = path
     kept = []
     if path.is_file():
       for line in path.read_text().splitlines():
@@ -98,19 +115,37 @@ class JsonLines:
         except (json.JSONDecodeError, KeyError):
           continue
     part = path.with_suffix(".tmp")
-    part.write_text("".join(line + "\n" for line in kept))
-    part.replace(path)
-    self._file = path.open("a")
+    with self._explain_failure():
+      part.write_text("".join(line + "\n" for line in kept))
+      part.replace(path)
+      # Unbuffered: what a full disk did not take is not tried again.
+      self._file = path.open("ab", buffering=0)
 
   def write(self, step: int, kind: str, values: dict[str, float]) -> None:
-    """Appends {"step", "kind", ...values}; kind is "train" or "eval"."""
+    """Appends {"step", "kind", ...values}; kind is "train" or "eval".
+
+    Raises:
+      UserError: the disk is full, or the like.
+    """
     line = {"step": step, "kind": kind} | values
-    self._file.write(json.dumps(line) + "\n")
-    self._file.flush()
+    left = json.dumps(line).encode() + b"\n"
+    with self._explain_failure():
+      while left:
+        left = left[self._file.write(left) :]
 
   def close(self) -> None:
     """Closes the file."""
     self._file.close()
+
+  @contextlib.contextmanager
+  def _explain_failure(self) -> Iterator[None]:
+    try:
+      yield
+    except OSError as error:
+      raise UserError(
+        f"{self._path}: cannot be written ({error.strerror}); see to that, "
+        "then the same command goes on from the last checkpoint"
+      ) from error
 
 
 class TensorBoard:

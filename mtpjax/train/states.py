@@ -7,15 +7,17 @@
 Axes: B rows of a batch, T tokens, D width.
 """
 
+import contextlib
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from mtpjax import parallel
+from mtpjax.checkpoint import lock
 from mtpjax.config import write_json
 from mtpjax.data import Rows, evaluation_batches
 from mtpjax.errors import UserError
@@ -88,9 +90,34 @@ def cache_states(
     "split": rows.split, "tap": model.heads.tap, "shape": list(shape),
     "dtype": model.config.dtype,
   }  # fmt: skip
-  done = _rows_done(note_file, identity)
   dtype = jax.numpy.dtype(model.config.dtype)
-  folder.mkdir(parents=True, exist_ok=True)
+  with _written_by_one(folder):
+    return _cache(
+      model, lm, rows, array_file, note_file, shape, dtype, identity,
+      batch_size, report,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _written_by_one(folder: pathlib.Path) -> Iterator[None]:
+  try:
+    folder.mkdir(parents=True, exist_ok=True)
+  except OSError as error:
+    raise UserError(
+      f"base.states: {folder} cannot be made ({error.strerror}); give another "
+      "folder"
+    ) from error
+  # A cache, which is made anew at need: not worth a line where no locks are.
+  with lock(folder, "base.states", "give another folder", lambda text: None):
+    yield
+
+
+def _cache(
+  model, lm, rows, array_file, note_file, shape, dtype, identity, batch_size,
+  report,
+) -> RowsWithStates:  # fmt: skip
+  folder = array_file.parent
+  done = _rows_done(note_file, identity)
   is_there = done > 0 and array_file.is_file()
   if is_there and array_file.stat().st_size != np.prod(shape) * dtype.itemsize:
     raise UserError(

@@ -61,6 +61,21 @@ def test_any_number_of_processes_sees_the_same_global_order(rows, count):
     assert equal(joined, whole.batch(step))
 
 
+def test_batches_of_one_row_are_the_rows_of_a_batch(rows):
+  whole = Loader(rows, 4, seed=0)
+  ones = Loader(rows, 1, seed=0)
+  each = Loader(rows, 4, 0, 2, 4)  # one row per process
+  for step in range(len(rows)):
+    for i in range(4):
+      assert equal(
+        ones.batch(4 * step + i),
+        {n: a[i : i + 1] for n, a in whole.batch(step).items()},
+      )
+    assert equal(each.batch(step), ones.batch(4 * step + 2))
+  with ones.iterate(3) as batches:
+    assert equal(next(batches), ones.batch(3))
+
+
 @pytest.mark.parametrize("start", [0, 1, 37])
 def test_iterate_equals_batch_from_any_step(rows, start):
   loader = Loader(rows, 4, 0, 1, 2)

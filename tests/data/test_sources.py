@@ -65,6 +65,17 @@ def test_text_is_one_document_per_file_sorted_and_recursive(tmp_path):
   assert document.parts == (("literal", True),)
 
 
+def test_a_pattern_below_a_folder_with_a_bracket_in_its_name(tmp_path):
+  for folder in ("x[1]", "x1"):  # the second is what the first would match
+    (tmp_path / folder / "sub").mkdir(parents=True)
+    (tmp_path / folder / "sub" / "a.txt").write_text(folder)
+  for pattern in ("x[1]/**/*.txt", "x[1]/sub/[a-b].txt"):
+    (document,) = read_documents(f"text:{tmp_path}/{pattern}")
+    assert document.parts == (("x[1]", True),)
+  (document,) = read_documents(f"text:{tmp_path}/x[0-9]/*/a.txt")
+  assert document.parts == (("x1", True),)
+
+
 def test_names_do_not_depend_on_where_the_text_lies(tmp_path, monkeypatch):
   names = []
   for folder in ("here", "elsewhere/deep"):

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import tiny_runs as runs
 
+from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 from mtpjax.jobs import train as train_job
 from mtpjax.train import make_train_step
+from mtpjax.train.loop import _ways_out
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +59,7 @@ def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
   assert text.startswith("step 7: the ") and named in text
   for hint in ("metrics.jsonl", "--optim.peak-lr", "learning rate"):
     assert hint in text
+  assert "dtype" not in text  # the run is in float32 as it is
   assert reached[0] == 7
   assert runs.saved_steps(tmp_path) == [5]
   state = runs.saved_state(made, tmp_path)
@@ -67,6 +70,16 @@ def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
   if where == "lm":
     result, printed = runs.run(made, tmp_path)
     assert "from step 5" in printed and result["step"] == 20
+
+
+def test_advice_is_what_this_run_could_do():
+  def advice(**model):
+    return _ways_out(config_lib.Config(model=config_lib.Model(**model)))
+
+  assert "--model.dtype float32" in advice(dtype="bfloat16")
+  assert "dtype" not in advice(dtype="float32")
+  text = advice(dtype="float32", param_dtype="bfloat16")
+  assert text.endswith("or try --model.param-dtype float32")
 
 
 def test_a_bad_step_just_before_a_save_is_not_saved(

@@ -6,6 +6,7 @@ import struct
 import numpy as np
 import pytest
 
+from mtpjax.errors import UserError
 from mtpjax.losses import OffsetSums
 from mtpjax.train import JsonLines, StepMetrics, TensorBoard, flatten
 from mtpjax.train.metrics import Window
@@ -36,7 +37,8 @@ def test_means_over_a_window_are_sums_over_sums():
   assert (line["targets/offset_1"], line["targets/offset_3"]) == (100, 20)
   assert line["grad_norm"] == pytest.approx(1.5)
   assert line["clipped_grad_norm"] == pytest.approx(0.75)
-  assert line["loss"] == pytest.approx(3.0)
+  # Of the losses of this very line, not a mean of steps.
+  assert line["loss"] == pytest.approx(12 / 100 + 10 / 20)
   assert line["tap_grad_norm/offset_3"] == pytest.approx(3.0)
   assert line["head_grad_norm/offset_1"] == pytest.approx(4.5)
   assert line["learning_rate"] == pytest.approx(0.2)
@@ -45,8 +47,21 @@ def test_means_over_a_window_are_sums_over_sums():
   window.add(step_metrics([3.0, 0.0], [1, 0], [4, 0], norm=1.0))
   line = window.close(100)
   assert line["loss/offset_1"] == pytest.approx(0.75)
-  assert "loss/offset_3" not in line and line["targets/offset_3"] == 0
+  assert line["targets/offset_3"] == 0 and line["loss"] == pytest.approx(0.75)
+  assert "loss/offset_3" not in line and "accuracy/offset_3" not in line
   assert all(isinstance(value, float) for value in line.values())
+  window.add(step_metrics([0.0, 0.0], [0, 0], [0, 0], norm=1.0))
+  assert not [n for n in window.close(100) if n.startswith(("loss", "accur"))]
+
+
+def test_the_loss_of_a_line_weighs_its_offsets():
+  window = Window((1, 3), weights=(1.0, 0.5))
+  window.add(step_metrics([10.0, 4.0], [1, 0], [5, 2], norm=0.5))
+  window.add(step_metrics([2.0, 6.0], [9, 2], [95, 20], norm=2.5))
+  line = window.close(100)
+  assert line["loss"] == pytest.approx(
+    line["loss/offset_1"] + 0.5 * line["loss/offset_3"]
+  )
 
 
 def test_counts_beyond_int32_and_float32_add_up():
@@ -88,6 +103,14 @@ def test_lines_behind_the_resumed_step_and_half_lines_go(tmp_path):
     assert json.loads(kept[-1]) == {"step": 5, "kind": "train", "loss": 0.25}
     resumed.close()
   assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_is_one_line_and_loses_none():
+  with pytest.raises(UserError, match="/dev/full: cannot be written .No space"):
+    lines = JsonLines.__new__(JsonLines)
+    lines._path, lines._file = "/dev/full", open("/dev/full", "ab", buffering=0)
+    lines.write(1, "train", {"loss": 1.0})
+  lines.close()  # nothing is tried again
 
 
 def test_a_fresh_run_begins_a_new_file(tmp_path):

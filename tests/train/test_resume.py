@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ import tiny_runs as runs
 import mtpjax
 from mtpjax import config as config_lib
 from mtpjax import data
+from mtpjax.checkpoint import WorkDir
 from mtpjax.errors import UserError
 from mtpjax.jobs import prepare
 from mtpjax.jobs import train as train_job
@@ -206,8 +208,18 @@ def test_an_offset_without_targets_is_warned_of(tmp_path):
   assert "WARNING: step 2: no valid target at offset 3" in text
   assert "offset 2 since" not in text
   [line] = [x for x in runs.lines(tmp_path / "run") if x["kind"] == "train"]
-  assert line["targets/offset_3"] == line["loss/offset_3"] == 0
-  assert np.isfinite(line["loss"]) and line["tap_grad_norm/offset_3"] == 0
+  # What there is none of is not 0.000, in the files or on the console.
+  assert line["targets/offset_3"] == line["tap_grad_norm/offset_3"] == 0
+  for one in runs.lines(tmp_path / "run"):
+    assert "loss/offset_3" not in one and "accuracy/offset_3" not in one
+  assert line["loss"] == pytest.approx(
+    line["loss/offset_1"] + line["loss/offset_2"]
+  )
+  shown = [row for row in text.splitlines() if row.startswith("step ")]
+  assert [row.count(" none") for row in shown] == [2, 2]
+  assert (
+    "WARNING: step 2: no valid target at offset 3 in the evaluation" in text
+  )
 
 
 def test_other_text_under_the_same_path_is_refused(made, straight, tmp_path):
@@ -248,6 +260,108 @@ def test_refusals_before_anything_is_made(made, tmp_path):
   assert text.startswith("mesh: ") and "16 devices, 8 are here" in text
   text = refused(model__vocab_size=257)
   assert "257 is less than the tokenizer's 258" in text
+
+
+def test_a_start_that_failed_can_be_corrected(made, tmp_path):
+  workdir = tmp_path / "run"
+  wrong = config_lib.override(made, {"train.seed": -1, "optim.peak_lr": 0.5})
+  with pytest.raises(UserError, match="train.seed"):
+    runs.run(wrong, workdir)
+  # What another start might leave, up to the moment of the first save.
+  (workdir / "metrics.jsonl").write_text('{"step": 0, "kind": "eval"}\n')
+  (workdir / "chat_template.jinja").write_text("of another tokenizer")
+  (workdir / "checkpoints" / "5.orbax-checkpoint-tmp").mkdir(parents=True)
+  (workdir / "notes.txt").write_text("mine")
+  one = config_lib.override(
+    made,
+    {"train.steps": 1, "train.batch_size": 1, "train.eval_every": 0},
+  )
+  result, _ = runs.run(one, workdir)  # a batch of one row, too
+  assert result["step"] == 1
+  assert [line["step"] for line in runs.lines(workdir)] == [1]
+  assert sorted(p.name for p in workdir.iterdir()) == [
+    "checkpoints", "config.json", "data.json", "metrics.jsonl", "notes.txt",
+  ]  # fmt: skip
+  # With a checkpoint it is a run, even if only a damaged one.
+  (workdir / "checkpoints" / "1").rename(
+    workdir / "checkpoints" / "1.damaged-1"
+  )
+  with pytest.raises(UserError, match="holds another run"):
+    runs.run(made, workdir)
+
+
+def test_another_programs_folder_is_no_failed_start(made, tmp_path):
+  (tmp_path / "config.json").write_text('{"architectures": ["Llama"]}')
+  (tmp_path / "tokenizer.json").write_text("theirs")
+  with pytest.raises(UserError):
+    runs.run(made, tmp_path)
+  assert (tmp_path / "tokenizer.json").read_text() == "theirs"
+  assert "architectures" in (tmp_path / "config.json").read_text()
+
+
+def test_two_runs_do_not_share_a_work_directory(made, straight):
+  place = WorkDir(straight)
+  longer = config_lib.override(made, {"train.steps": 30})
+  with place.hold(pytest.fail):
+    with pytest.raises(UserError) as error:
+      runs.run(longer, straight)
+    runs.saved_state(made, straight)  # a reader is not asked
+  text = runs.one_line(error)
+  assert f"in use by process {os.getpid()} on {socket.gethostname()}" in text
+  assert "since 2" in text and "--workdir" in text
+  assert config_lib.load_config(place.config).train.steps == 20
+  assert not (straight / "lock").exists()
+
+
+def test_a_file_where_the_work_directory_must_be(made, tmp_path):
+  (tmp_path / "file").write_text("")
+  for path in (tmp_path / "file", tmp_path / "file" / "run"):
+    with pytest.raises(UserError) as error:
+      runs.run(made, path)
+    assert f"work directory {path}: cannot be made" in runs.one_line(error)
+
+
+def test_the_start_says_where_on_what_and_how_much(made, straight, tmp_path):
+  short = config_lib.override(
+    made, {"train.steps": 1, "train.eval_every": 0, "mesh.data": 2}
+  )
+  _, text = runs.run(short, tmp_path / "run")
+  split = data.load_fingerprint(made.data.path)["splits"]["train"]
+  assert "2 cpu devices, mesh data 2 x fsdp 1 x model 1" in text
+  assert (
+    f"data {made.data.path}: {split['rows']:,} rows of 16, "
+    f"{split['tokens']:,} tokens; 128 tokens per step"
+  ) in text
+  assert "WARNING" not in text
+
+
+def test_steps_beyond_the_schedule_are_said_and_it_can_be_stretched(
+  made, tmp_path
+):
+  short = config_lib.override(
+    made, {"train.steps": 4, "optim.decay_steps": 4, "train.eval_every": 0}
+  )
+  _, text = runs.run(short, tmp_path)
+  assert "WARNING" not in text
+  longer = config_lib.override(short, {"train.steps": 5})
+  _, text = runs.run(longer, tmp_path)
+  assert (
+    "WARNING: the schedule ends at optim.decay_steps = 4, before train.steps = "
+    "5: steps 5 to 5 run at its last learning rate, 0.001 (0.1 of the peak); "
+    "to stretch it, give --optim.decay-steps 5"
+  ) in text
+  stretched = config_lib.override(
+    longer, {"train.steps": 6, "optim.decay_steps": 40}
+  )
+  _, text = runs.run(stretched, tmp_path)
+  # Step 5 of a cosine from step 3 to step 40, from 0.01 to 0.001.
+  rate = 0.001 + 0.009 * (1 + np.cos(np.pi * 2 / 37)) / 2
+  assert (
+    "optim.decay_steps is 40 and was 4: at step 5 the learning rate changes "
+    f"from 0.001 to {rate:.3g}"
+  ) in text
+  assert "WARNING" not in text
+  assert runs.lines(tmp_path)[-1]["learning_rate"] == pytest.approx(rate)
 
 
 @pytest.fixture(scope="module")

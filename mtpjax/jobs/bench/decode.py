@@ -1,6 +1,7 @@
 """`mtpjax bench decode`: what decoding modes bring, and where the time goes."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -177,9 +178,10 @@ def run(
     text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
     before = entry * n_rounds
     with Progress(console, text, len(plan) * n_rounds, before) as progress:
+      rounds = itertools.count(before + 1)
 
-      def tell(done: int, before: int = before, bar: Any = progress) -> None:
-        bar.update(before + done)
+      def tell(progress: Progress = progress, rounds: Any = rounds) -> None:
+        progress.update(next(rounds))
 
       speeds = measure_decoding(
         params, requests, specs, batch, settings.repeats, on_round=tell

@@ -105,13 +105,15 @@ def test_what_the_killed_left_is_removed(tmp_path, is_within):
   )
   for folder, name in ((gone, host), (elsewhere, "another-machine")):
     (folder / "train").mkdir(parents=True)
-    (folder / "host").write_text(name)
+    (folder / ".owner").write_text(f"{name}\ntrain\n")
   alive.mkdir()
   if is_within:
     # Killed while it was moving the splits up. What is alive is in the way.
     (data / "train").mkdir()
-    fails(lambda: prepared(tmp_path, sources=(source,)), "is not prepared data")
-    (elsewhere / "host").write_text(host)  # pids end below that
+    fails(
+      lambda: prepared(tmp_path, sources=(source,)), "exists and is not empty"
+    )
+    (elsewhere / ".owner").write_text(f"{host}\n")  # pids end below that
     alive.rmdir()
   prepared(tmp_path, sources=(source,))
   assert not gone.exists()

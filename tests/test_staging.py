@@ -4,8 +4,12 @@ import os
 
 import pytest
 
-from mtpjax.checkpoint.convert.folder import new_folder
+from mtpjax import staging
 from mtpjax.errors import UserError
+
+
+def new_folder(path):
+  return staging.new_folder(path, "config.json")
 
 
 def fill(part):
@@ -95,11 +99,12 @@ def test_what_appears_meanwhile_is_kept(tmp_path):
 def test_what_is_no_empty_folder_is_refused(tmp_path):
   (tmp_path / "file").write_text("")
   (tmp_path / "lost").symlink_to("nowhere")
-  for name in ("file", "lost", "."):
-    with (
-      pytest.raises(UserError, match="exists and is not empty"),
-      new_folder(tmp_path / name),
-    ):
+  for name, why in (
+    ("file", "exists and is not empty"),
+    ("lost", "is a broken link"),
+    (".", "exists and is not empty"),
+  ):
+    with pytest.raises(UserError, match=why), new_folder(tmp_path / name):
       pass
   with pytest.raises(UserError, match="cannot be made"), new_folder(
     tmp_path / "file" / "below"
