@@ -66,7 +66,7 @@ class WorkDir:
     Raises:
       UserError: on entry: another process writes here.
     """
-    return lock(self.path, "work directory", "give another --workdir", say)
+    return lock(self.path, "work directory", "take another directory", say)
 
   def make(self) -> None:
     """Makes the directory if it is not there; UserError if it cannot be."""

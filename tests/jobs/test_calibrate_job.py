@@ -9,6 +9,7 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
+from mtpjax.checkpoint import WorkDir
 from mtpjax.config import Heads
 from mtpjax.decode.budget import Calibration, Choice, Entry, Level, PassCosts
 from mtpjax.jobs import calibrate
@@ -273,3 +274,9 @@ def test_the_nearest_entry_is_of_the_same_kind_first():
   ):  # fmt: skip
     entry = calibration.nearest(batch, temperature)
     assert (entry.batch, entry.temperature) == want
+
+
+def test_a_work_directory_in_use_is_refused_at_once(in_tiny_root, fails):
+  with WorkDir("runs/quickstart").hold(pytest.fail):
+    line = fails("calibrate", "runs/quickstart")
+  assert "runs/quickstart: in use by process" in line

@@ -308,7 +308,7 @@ def test_two_runs_do_not_share_a_work_directory(made, straight):
     runs.saved_state(made, straight)  # a reader is not asked
   text = runs.one_line(error)
   assert f"in use by process {os.getpid()} on {socket.gethostname()}" in text
-  assert "since 2" in text and "--workdir" in text
+  assert "since 2" in text and "take another directory" in text
   assert config_lib.load_config(place.config).train.steps == 20
   assert not (straight / "lock").exists()
 
