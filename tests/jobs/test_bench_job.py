@@ -259,6 +259,7 @@ def test_a_killed_bench_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
   with pytest.raises(RuntimeError, match="killed"):
     cli.main(
       ["bench", "decode", *TINY, "--modes", "next", "--batches", "1,2"]
+      + ["--heads.offsets", "1,2"]
       + ["--new-tokens", "4", "--prompt-length", "4", "--repeats", "1"]
       + ["--json", str(out)]
     )
