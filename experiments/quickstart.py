@@ -1,7 +1,7 @@
 """A small byte-level model of Python code with heads for offsets 1 to 4.
 
-  mtpjax prepare experiments/quickstart.py
-  mtpjax train experiments/quickstart.py --workdir runs/quickstart
+  mtpjax prepare quickstart
+  mtpjax train quickstart --workdir runs/quickstart
 
 Hardware: two CPU cores, about three minutes. Expected: a loss of 1.5 nats per
 byte at offset 1, and about two tokens per pass.

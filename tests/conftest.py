@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 
@@ -15,15 +16,31 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # partitions them as ever, but fuses less and spends little on machine code,
 # which halves the whole. Tests of memory, copies or equal bits ask for
 # `programs.AS_USERS`. What XLA_FLAGS says already stays; as users do compiles
-# "--xla_backend_optimization_level=3 --xla_cpu_use_fusion_emitters=1".
+# "--xla_backend_optimization_level=3".
 FLAGS = {
   "xla_force_host_platform_device_count": "8",
   "xla_backend_optimization_level": "0",
-  "xla_cpu_use_fusion_emitters": "false",
+  "xla_cpu_use_fusion_emitters": "false",  # gone in jaxlib 0.12
 }
-given = os.environ.get("XLA_FLAGS", "")
-added = [f"--{k}={v}" for k, v in FLAGS.items() if k not in given]
-os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
+
+
+def is_known(flag):
+  """Whether the installed jaxlib takes it: an unknown flag ends a process."""
+  program = "import jax; jax.devices()"
+  environment = os.environ | {"XLA_FLAGS": flag}
+  done = subprocess.run(
+    [sys.executable, "-c", program], env=environment, capture_output=True
+  )
+  return done.returncode == 0
+
+
+# Workers inherit what the process that starts them has chosen.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+  given = os.environ.get("XLA_FLAGS", "")
+  added = [f"--{k}={v}" for k, v in FLAGS.items() if k not in given]
+  if not is_known(" ".join(added)):
+    added = [flag for flag in added if is_known(flag)]
+  os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.

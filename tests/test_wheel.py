@@ -1,4 +1,4 @@
-"""The wheel has the package, all of it, and nothing else."""
+"""The wheel has the package and the experiments, and nothing else."""
 
 import os
 import pathlib
@@ -11,7 +11,8 @@ import mtpjax
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = (
-  "setup.cfg", "pyproject.toml", "requirements.txt", "README.md", "LICENSE",
+  "setup.cfg", "setup.py", "MANIFEST.in", "pyproject.toml", "requirements.txt",
+  "README.md", "LICENSE",
 )  # fmt: skip
 FOLDERS = ("mtpjax", "experiments", "launch", "tests")
 
@@ -37,9 +38,13 @@ def test_the_wheel_works_without_the_sources(tmp_path):
   for name in FOLDERS:
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / name, source / name, ignore=ignored)
+  # By way of the archive of sources, which must have all that it needs.
+  build = "import setuptools.build_meta as b, sys; b.build_sdist(sys.argv[1])"
+  python("-c", build, tmp_path, cwd=source)
+  [archive] = tmp_path.glob("*.tar.gz")
   python(
     "-m", "pip", "wheel", "--no-index", "--no-deps", "--no-build-isolation",
-    "--wheel-dir", tmp_path, source, cwd=tmp_path,
+    "--wheel-dir", tmp_path, archive, cwd=tmp_path,
   )  # fmt: skip
   [wheel] = tmp_path.glob("*.whl")
   unpacked = tmp_path / "unpacked"
@@ -48,9 +53,14 @@ def test_the_wheel_works_without_the_sources(tmp_path):
   info = f"mtpjax-{mtpjax.__version__}.dist-info"
   assert {path.name for path in unpacked.iterdir()} == {"mtpjax", info}
   modules = {path.relative_to(ROOT) for path in (ROOT / "mtpjax").rglob("*.py")}
-  assert modules == {
+  experiments = {
+    "mtpjax" / path.relative_to(ROOT)
+    for path in (ROOT / "experiments").glob("*.py")
+  }
+  assert modules | experiments == {
     path.relative_to(unpacked) for path in unpacked.rglob("*.py")
   }
+  assert (unpacked / "mtpjax" / "py.typed").is_file()
   elsewhere = tmp_path / "elsewhere"
   elsewhere.mkdir()
   environment = {"PYTHONPATH": str(unpacked), "PYTHONSAFEPATH": "1"}
@@ -59,3 +69,15 @@ def test_the_wheel_works_without_the_sources(tmp_path):
   program = "import mtpjax; mtpjax.load; print(mtpjax.__file__)"
   file = python("-c", program, cwd=elsewhere, **environment)
   assert pathlib.Path(file) == unpacked / "mtpjax" / "__init__.py"
+  # Experiments by name, where no checkout is near.
+  listed = python("-m", "mtpjax", "list", cwd=elsewhere, **environment)
+  for path in experiments:
+    assert f"{path.stem}: " in listed and str(unpacked / path) in listed
+  python("-m", "mtpjax", "new", "mine.py", cwd=elsewhere, **environment)
+  program = (
+    "from mtpjax.config import load_experiment as load; "
+    "assert load('quickstart') == load('mine.py'); load('smollm2_medusa')"
+  )
+  python("-c", program, cwd=elsewhere, **environment)
+  mine = (elsewhere / "mine.py").read_bytes()
+  assert mine == (ROOT / "experiments" / "quickstart.py").read_bytes()

@@ -4,7 +4,16 @@ The loss for somebody else's training loop is `mtpjax.losses`; the README shows
 both at work.
 """
 
-from mtpjax.api.loaded import Generation, Loaded, load
-from mtpjax.api.prompts import Prompt
+from mtpjax.api.loaded import Decoding, Generation, Loaded, load
+from mtpjax.api.prompts import Prompt, override_settings
+from mtpjax.api.speed import speed
 
-__all__ = ["Generation", "Loaded", "Prompt", "load"]
+__all__ = [
+  "Decoding",
+  "Generation",
+  "Loaded",
+  "Prompt",
+  "load",
+  "override_settings",
+  "speed",
+]

@@ -5,8 +5,10 @@ import contextlib
 import dataclasses
 import functools
 import pathlib
+import secrets
 import sys
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import jax
@@ -21,10 +23,11 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Base, Store, WorkDir, places
+from mtpjax.checkpoint import Base, Store, WorkDir, max_length, places
 from mtpjax.data import (
   Message,
   Rows,
+  TemplateFields,
   Tokenizer,
   is_conversation,
   load_fingerprint,
@@ -32,10 +35,12 @@ from mtpjax.data import (
   open_rows,
   read_messages,
   require_chat_template,
+  require_within,
+  with_bos,
 )
 from mtpjax.decode.budget import Calibration, Governor
 from mtpjax.errors import UserError
-from mtpjax.heads import MultiTokenModel
+from mtpjax.heads import MultiTokenModel, count_params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +56,8 @@ class Generation:
     passes: trunk passes that committed them, the prompt's own included.
     proposed: drafts that those passes verified.
     accepted: drafts that became text.
+    seed: of what was sampled, given or new; None where nothing was. The same
+      call with this seed brings the same text.
   """
 
   ids: list[int]
@@ -60,9 +67,27 @@ class Generation:
   passes: int
   proposed: int
   accepted: int
+  seed: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+  """How far a call of `Loaded.generate` has come.
+
+  Attributes:
+    done: prompts that are over.
+    total: prompts of the call.
+    tokens: what passes have brought, the prompts' own not among them.
+    secs: that those passes took. Compiling is not in it, nor are the prompts.
+  """
+
+  done: int
+  total: int
+  tokens: int
+  secs: float
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Loaded:
   """A trained model, ready to use.
 
@@ -86,10 +111,25 @@ class Loaded:
   data_id: str
   base: Base | None = None
 
+  def __repr__(self) -> str:
+    params = count_params(self.model)
+    heads = self.config.heads
+    return (
+      f"Loaded({str(self.workdir)!r}, step {self.step}, "
+      f"{(params['lm'] + params['heads']) / 1e6:.2f} M parameters, "
+      f"{heads.kind} heads of offsets {heads.offsets}, "
+      f"vocabulary of {self.model.config.vocab_size})"
+    )
+
   @functools.cached_property
   def decode_params(self) -> Any:
     """The parameters as decoding wants them; see `decode.decode_params`."""
     return decode.decode_params(self.model, self.params)
+
+  @property
+  def max_length(self) -> int:
+    """Tokens the model sees at most; see `checkpoint.max_length`."""
+    return max_length(self.workdir, self.config)
 
   def open_rows(self, split: str, data_path: str = "") -> Rows:
     """Opens prepared rows that this model can be judged by.
@@ -102,8 +142,9 @@ class Loaded:
       The rows.
 
     Raises:
-      UserError: nothing is prepared there, it is of another tokenizer, or the
-        run's own folder holds other rows by now.
+      UserError: nothing is prepared there, it is of another tokenizer, has
+        ids that the model does not, or the run's own folder holds other rows
+        by now.
     """
     if not self.data_id and not data_path:
       raise UserError(
@@ -119,7 +160,9 @@ class Loaded:
         f"{path}: was prepared with another tokenizer than the run's; prepare "
         f"it with --data.tokenizer {own}"
       )
-    return open_rows(path, split)
+    rows = open_rows(path, split)
+    require_within(rows, self.tokenizer, self.model.config.vocab_size)
+    return rows
 
   def _own_rows(self) -> pathlib.Path:
     """Returns where the rows lie that this model was trained on."""
@@ -146,6 +189,7 @@ class Loaded:
     self,
     prompt: str | Sequence[int] | Sequence[Message],
     where: str = "prompt",
+    template_fields: TemplateFields | None = None,
   ) -> list[int]:
     """Returns the ids of a prompt.
 
@@ -154,9 +198,10 @@ class Loaded:
         or messages, which the tokenizer's chat template makes a text of that
         ends where the assistant begins.
       where: names the prompt in errors.
+      template_fields: what the chat template is given besides messages.
 
     Returns:
-      The ids.
+      The ids; a text that spells BOS out itself gets no second one.
 
     Raises:
       UserError: messages, and there is no chat template or it fails.
@@ -164,35 +209,39 @@ class Loaded:
     if is_conversation(prompt):
       template = require_chat_template(self.tokenizer, where)
       text = template.render(
-        read_messages(prompt, where), where, add_generation_prompt=True
+        read_messages(prompt, where), where, True, template_fields or {}
       )
       # The template writes BOS where the model expects it.
       return self.tokenizer.encode(text)
     if not isinstance(prompt, str):
       return [int(i) for i in cast(Sequence[int], prompt)]
-    ids = self.tokenizer.encode(prompt)
-    bos = self.tokenizer.bos_id
-    if self.config.data.add_bos and bos is not None:
-      ids = [bos, *ids]
-    return ids
+    bos_id = self.tokenizer.bos_id if self.config.data.add_bos else None
+    return with_bos(self.tokenizer.encode(prompt), bos_id)
 
   def generate(
     self,
-    prompts: Sequence[Prompt],
+    prompts: Prompt | Iterable[Prompt],
     ignore_eos: bool = False,
     on_text: Callable[[int, str], None] | None = None,
+    on_progress: Callable[[Decoding], None] | None = None,
+    capacity: int = 0,
     **overrides: Any,
   ) -> list[Generation]:
-    """Continues prompts.
+    """Continues prompts, one or any number.
 
     Args:
-      prompts: texts; lists of ids; or mappings with "text", "ids" or
-        "messages" (a chat: [{"role": "user", "content": "a"}]) and settings
-        of their own, as {"text": "a", "temperature": 0.8, "seed": 3}. A
-        prompt with its own seed does not depend on its place among them.
+      prompts: one, or a list of them: texts; lists of ids; or mappings with
+        "text", "ids" or "messages" (a chat: [{"role": "user", "content": "a"}])
+        and settings of their own, as {"text": "a", "temperature": 0.8, "seed":
+        3}. A prompt with its own seed does not depend on its place among them.
       ignore_eos: no EOS ends a text.
       on_text: called with the index of a prompt and its next piece of text as
         tokens are committed; the pieces join to the text.
+      on_progress: called when everything is compiled for the prompts that come
+        first, and after every chunk of passes.
+      capacity: positions that the programs are laid out for at least. Calls
+        with one capacity share their programs, however long texts of up to so
+        many tokens are; 0 lays them out for the texts of this call.
       **overrides: fields of `config.Decode`, such as `mode="next"`,
         `temperature=0.8`, `seed=1`, `max_new_tokens=64`. Of `stop`,
         `stop_ids`, `bad_words` and `logit_bias` a string is one, exactly as it
@@ -201,27 +250,35 @@ class Loaded:
         distribution does not (`typical` is lossy).
 
     Returns:
-      A `Generation` per prompt, in their order.
+      A `Generation` per prompt, in their order; a list of one for a prompt
+      alone. Where no seed is given, neither here nor by a prompt or the
+      experiment, what is sampled takes a new one, and says which.
 
     Raises:
-      UserError: a prompt in place of a list of them, one without tokens or
-        longer than `cache_tokens`, a chat that the tokenizer has no template
-        for, an id outside the vocabulary, settings
-        unknown, out of range or in conflict, a grammar that admits nothing.
+      UserError: what is no prompt, a prompt without tokens or longer than
+        `cache_tokens`, a chat that the tokenizer has no template for, an id
+        outside the vocabulary, settings unknown, out of range or in conflict, a
+        grammar that admits nothing.
     """
     prompts = list_prompts(prompts)
     if not prompts:
       return []
     config = override_settings(self.config, overrides)
+    if "seed" not in overrides and not config.decode.seed:
+      config = override_settings(config, {"seed": _new_seed()})
     settings = config.decode
-    eos_ids = () if ignore_eos else self.tokenizer.eos_ids
-    maker = RequestMaker(self.tokenizer, eos_ids, self.model.config.vocab_size)
+    size = self.model.config.vocab_size
+    # A tokenizer may have ids that its model does not, which never come.
+    eos_ids = tuple(i for i in self.tokenizer.eos_ids if i < size)
+    if ignore_eos:
+      eos_ids = ()
+    maker = RequestMaker(self.tokenizer, eos_ids, size)
     asked, requests = [], []
     for index, prompt in enumerate(prompts):
       where = f"prompt {index}"
       asked.append(read_prompt(prompt, config, where))
-      ids = self.encode(asked[-1].content, where)
-      requests.append(maker.make(asked[-1], ids, index, where))
+      ids = self.encode(asked[-1].content, where, asked[-1].template_fields)
+      requests.append(maker.make(asked[-1], ids, index, where, capacity))
     batch = min(settings.batch_size, len(requests))
     specs, governor = self._programs(settings, requests, batch)
     streams = [
@@ -232,7 +289,7 @@ class Loaded:
       for index, a in enumerate(asked)
     ]  # fmt: skip
     results: dict[int, decode.Result] = {}
-    for latest in decode.generate(
+    rounds = decode.generate(
       specs,
       self.decode_params,
       requests,
@@ -241,9 +298,13 @@ class Loaded:
       settings.chunk_passes,
       lambda number, ids: streams[number].find_stop(ids),
       governor,
-    ):
+    )
+    clock = _Clock(len(requests))
+    for latest in clock.rounds(rounds):
+      results |= latest
+      if on_progress is not None:
+        on_progress(clock.reading)
       for number, result in latest.items():
-        results[number] = result
         streams[number].push(result)
     return [
       Generation(
@@ -254,6 +315,7 @@ class Loaded:
         result.passes,
         result.proposed,
         result.accepted,
+        requests[number].seed if requests[number].temperature else None,
       )
       for number, result in sorted(results.items())
     ]
@@ -292,6 +354,40 @@ class Loaded:
     return decode.Spec.for_levels(self.model, settings, stages, levels), (
       Governor(levels)
     )
+
+
+class _Clock:
+  """Times the passes of a call, and nothing else."""
+
+  def __init__(self, total: int):
+    self.reading = Decoding(0, total, 0, 0.0)
+
+  def rounds(
+    self, rounds: Iterator[dict[int, decode.Result]]
+  ) -> Iterator[dict[int, decode.Result]]:
+    """Passes on what `decode.generate` yields, `reading` kept up to date."""
+    n_ids: dict[int, int] = {}
+    done = tokens = 0
+    secs = 0.0
+    while True:
+      start = time.perf_counter()
+      latest = next(rounds, None)
+      if latest is None:
+        return
+      elapsed = time.perf_counter() - start
+      lengths = {number: len(r.ids) for number, r in latest.items()}
+      # Where prompts are new it has run those, and perhaps compiled.
+      if lengths.keys() <= n_ids.keys():
+        secs += elapsed
+        tokens += sum(n - n_ids[number] for number, n in lengths.items())
+      n_ids |= lengths
+      done += sum(r.finish_reason != "running" for r in latest.values())
+      self.reading = Decoding(done, self.reading.total, tokens, secs)
+      yield latest
+
+
+def _new_seed() -> int:
+  return 1 + secrets.randbelow((1 << 31) - 1)
 
 
 def load(

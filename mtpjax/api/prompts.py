@@ -10,10 +10,13 @@ from typing import Any
 from mtpjax import config as config_lib
 from mtpjax import decode
 from mtpjax.data import (
+  TEMPLATE_FIELDS,
   Message,
+  TemplateFields,
   Tokenizer,
   decode_utf8,
   read_messages,
+  read_template_fields,
   require_unicode,
 )
 from mtpjax.decode import grammar
@@ -42,31 +45,38 @@ class Asked:
     settings: those of the call, with the prompt's own in their place.
     kind: class of the prompt; acceptance is tracked per class.
     has_own_seed: its noise does not depend on its place in the call.
+    template_fields: what the chat template is given besides messages.
   """
 
   content: str | Sequence[int] | Sequence[Message]
   settings: config_lib.Decode
   kind: str
   has_own_seed: bool
+  template_fields: TemplateFields = dataclasses.field(default_factory=dict)
 
 
-def list_prompts(prompts: Iterable[Prompt]) -> list[Prompt]:
+def list_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
   """Returns the prompts of a call.
 
   Args:
-    prompts: any number of them, in order.
+    prompts: one of them, or any number, in order.
 
   Returns:
-    The same as a list.
+    A list.
 
   Raises:
-    UserError: a single prompt, or nothing that could be several.
+    UserError: neither a prompt nor what could be several.
   """
-  is_one = isinstance(prompts, str | bytes | Mapping)
-  if is_one or not isinstance(prompts, Iterable):
-    shown = config_lib.shown(prompts)
-    raise UserError(f"prompts: {shown} is no list of prompts; give [{shown}]")
-  return list(prompts)
+  if isinstance(prompts, str | Mapping):
+    return [prompts]
+  if isinstance(prompts, bytes) or not isinstance(prompts, Iterable):
+    raise UserError(
+      f"prompts: {config_lib.shown(prompts)} is no list of prompts; give a "
+      "text, or a list of texts"
+    )
+  found: list[Any] = list(prompts)
+  # Ids alone are one prompt, too.
+  return [found] if found and _is_ids(prompts) else found
 
 
 def override_settings(
@@ -126,8 +136,9 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
 
   Args:
     prompt: a text; ids; or a mapping with "text", "ids" or "messages" (see
-      `data.read_messages`), and optionally "class" and settings of
-      `config.Decode` that a request may have.
+      `data.read_messages`; beside them what `data.read_template_fields` reads,
+      as "tools"), and optionally "class" and settings of `config.Decode` that a
+      request may have.
     config: the settings of the call.
     where: names the prompt in errors.
 
@@ -156,6 +167,10 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
       f'{where}: needs "text" (a string), "ids" (a list of integers) or '
       '"messages" (of a chat), not both; its "class" is a string'
     )
+  fields: TemplateFields = {}
+  if messages is not None:
+    fields = read_template_fields(own, where)
+    own = {k: v for k, v in own.items() if k not in TEMPLATE_FIELDS}
   for name in own:
     if name not in PER_REQUEST:
       close = config_lib.nearest(str(name), sorted(PER_REQUEST))
@@ -168,7 +183,9 @@ def read_prompt(prompt: Prompt, config: config_lib.Config, where: str) -> Asked:
   content = text if isinstance(text, str) else ids
   if messages is not None:
     content = read_messages(messages, where)
-  asked = Asked(content, settings, kind or _kind(settings), "seed" in own)
+  asked = Asked(
+    content, settings, kind or _kind(settings), "seed" in own, fields
+  )
   return _require_unicode(asked, where)
 
 
@@ -214,10 +231,16 @@ class RequestMaker:
     self._tokenizer = tokenizer
     self._eos_ids = eos_ids
     self._vocab_size = vocab_size
+    self._missing_ids = frozenset(range(vocab_size)) - tokenizer.ids
     self._grammars: dict[tuple[str, str], grammar.Grammar] = {}
 
   def make(
-    self, asked: Asked, ids: Sequence[int], index: int, where: str
+    self,
+    asked: Asked,
+    ids: Sequence[int],
+    index: int,
+    where: str,
+    capacity: int = 0,
   ) -> decode.Request:
     """Returns the request.
 
@@ -226,6 +249,7 @@ class RequestMaker:
       ids: its ids.
       index: its place in the call.
       where: names the prompt in errors.
+      capacity: see `decode.Request`.
 
     Returns:
       The request.
@@ -266,7 +290,9 @@ class RequestMaker:
       bad_words=self._bad_words(s.bad_words, where),
       stop_sequences=tuple(_ids(text, where) for text in s.stop_ids),
       grammar=self._grammar(s, where),
+      missing_ids=self._missing_ids,
       kind=asked.kind,
+      capacity=capacity,
     )
 
   def _bad_words(
@@ -299,9 +325,12 @@ class RequestMaker:
         "(ignore_eos) out"
       )
     if key not in self._grammars:
-      arguments = (
-        self._tokenizer.token_bytes(), self._eos_ids, self._vocab_size
-      )  # fmt: skip
+      texts = {
+        i: text
+        for i, text in self._tokenizer.token_bytes().items()
+        if i < self._vocab_size
+      }
+      arguments = texts, self._eos_ids, self._vocab_size
       if settings.regex:
         made = grammar.compile_regex(settings.regex, *arguments)
       else:

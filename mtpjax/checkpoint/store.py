@@ -7,15 +7,17 @@ any folder with a number for a name is a step, and skips saves silently.
   runs/first/checkpoints/
     40/                            a step: 40 steps were completed
       state/, _CHECKPOINT_METADATA   Orbax's
-      mtpjax_digest.json             written just after the step was committed
+      mtpjax_digest.json             written once the step was read back
     50.orbax-checkpoint-tmp/       being written, or left by a killed process
-    30.damaged-1795994497          moved aside after a fallback
+    30.damaged-1795994497          moved aside: after a fallback, or because
+                                   it was in the way of a save
 """
 
 import concurrent.futures
 import contextlib
 import json
 import logging
+import os
 import pathlib
 import re
 import shutil
@@ -28,7 +30,8 @@ import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
-from mtpjax.checkpoint import differences, digest
+from mtpjax.checkpoint import differences, digest, empty_leaves, read_back
+from mtpjax.checkpoint.alias import Alias
 from mtpjax.errors import UserError
 
 _ITEM = "state"
@@ -65,6 +68,8 @@ class Store:
     if keep < 1:
       raise UserError(f"checkpoints kept: {keep} must be at least 1")
     self._directory = pathlib.Path(directory).absolute()
+    # What Orbax gets to see of it.
+    self._alias = Alias(self._directory)
     self._keep = keep
     self._damaged: set[int] = set()
     self._pending: tuple[int, concurrent.futures.Future] | None = None
@@ -73,18 +78,27 @@ class Store:
     )
 
   def save(
-    self, step: int, state: Any, metadata: dict[str, Any], wait: bool = False
+    self,
+    step: int,
+    state: Any,
+    metadata: dict[str, Any],
+    wait: bool = False,
+    log: Callable[[str], None] = print,
   ) -> None:
     """Saves `state` as it is now; it may be donated or changed afterwards.
 
     Blocks while `state` is copied to host memory, and first for an earlier
     save that is still being written. The caller guarantees finite values.
+    The save counts, and older steps are deleted, once its tree has been read
+    back. What is in its way and no checkpoint is moved aside.
 
     Args:
       step: the number of completed steps.
       state: any pytree of arrays, sharded or not.
       metadata: what JSON can hold; comes back from `restore`.
       wait: return only when the checkpoint is complete.
+      log: called with one line for everything worth a warning; perhaps from
+        another thread.
 
     Raises:
       TypeError: `metadata` is not JSON.
@@ -106,19 +120,20 @@ class Store:
     with self._explain_failure(step):
       if jax.process_index() == 0:
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._make_room(step)
+        self._make_room(step, log)
       self._damaged.clear()
-      path = self._directory / str(step)
-      if _from_first(int(path.exists())):
-        raise FileExistsError(f"something that is no checkpoint is at {path}")
+      state = empty_leaves.take_out(state)
+      tree = jax.tree.map(_abstract, state)
       with context, _quiet():
         written = ocp.save_async(
-          path,
+          self._alias.path / str(step),
           state,
           checkpointable_name=_ITEM,
           custom_metadata=metadata,
         )
-    self._pending = step, self._thread.submit(self._finish, step, written)
+    self._pending = (
+      step, self._thread.submit(self._finish, step, written, tree, log)
+    )  # fmt: skip
     if wait:
       self.wait()
 
@@ -139,6 +154,7 @@ class Store:
       self.wait()
     finally:
       self._thread.shutdown()
+      self._alias.close()
 
   def __enter__(self) -> "Store":
     return self
@@ -218,8 +234,8 @@ class Store:
         return self._read(step, abstract_state, partial, log)
       except _Damaged as damage:
         raise UserError(
-          f"checkpoint {self._directory}/{step}: damaged ({damage}); "
-          f"{self._way_out(step)}"
+          f"checkpoint {self._directory}/{step}: damaged "
+          f"({self._alias.undo(str(damage))}); {self._way_out(step)}"
         ) from damage.__cause__
     # The list is read anew each time: a running training deletes old steps.
     while (latest := _from_first(self.latest_step())) is not None:
@@ -229,7 +245,8 @@ class Store:
         self._damaged.add(latest)
         log(
           f"WARNING: checkpoint {self._directory}/{latest} is DAMAGED "
-          f"({damage}); falling back to the next older one"
+          f"({self._alias.undo(str(damage))}); falling back to the next older "
+          "one"
         )
     raise self._nothing_to_restore()
 
@@ -254,11 +271,11 @@ class Store:
         f"WARNING: checkpoint {path} is UNVERIFIED: it has no {digest.NAME} "
         "(the process ended right after writing it?)"
       )
-    with _quiet(), _as_damage(not is_verified):
-      stored = ocp.metadata(path, checkpointable_name=_ITEM)
-      if stored.metadata is None:
-        raise ValueError("its tree is not readable")
-    table = differences.table(stored.metadata, abstract_state, partial)
+    alias = self._alias.path / str(step)
+    with _quiet(), _as_damage(lambda error: True):
+      stored = read_back.metadata(alias, _ITEM)
+    asked = empty_leaves.take_out(abstract_state)
+    table = differences.table(stored.metadata, asked, partial)
     if table:
       raise UserError(
         f"checkpoint {path}: holds another tree than the one asked for:\n"
@@ -266,33 +283,72 @@ class Store:
       )
     context = ocp.Context()
     context.pytree.loading.partial_load = partial
-    with context, _quiet(), _as_damage(not is_verified):
-      state = ocp.load(path, abstract_state, checkpointable_name=_ITEM)
-    return state, stored.custom_metadata
+    with (
+      context,
+      _quiet(),
+      _as_damage(lambda error: not is_verified or _is_from_storage(error)),
+    ):
+      state = ocp.load(alias, asked, checkpointable_name=_ITEM)
+    return empty_leaves.put_back(state, abstract_state), stored.custom_metadata
 
-  def _finish(self, step: int, written: Any) -> None:
-    """In the background: commit, digest, then room for the next."""
+  def _finish(
+    self,
+    step: int,
+    written: Any,
+    tree: Any,
+    log: Callable[[str], None],
+  ) -> None:
+    """In the background: commit, read back, digest, then room for the next."""
     with _quiet():
       written.result()
-    if jax.process_index() == 0:
-      digest.write(self._directory / str(step))
-      for old in self.steps()[: -self._keep]:
-        # Renamed first, so that a half-deleted step is not taken for one.
-        path = self._directory / str(old)
-        path.rename(path.with_suffix(".deleted"))
-      for path in self._directory.iterdir():
-        if _LEFTOVER.fullmatch(path.name):
-          shutil.rmtree(path)
+    if jax.process_index() > 0:
+      return
+    path = self._directory / str(step)
+    try:
+      with _quiet():
+        read_back.require(self._alias.path / str(step), _ITEM, tree)
+    except Exception:
+      self._move_aside(path)
+      raise
+    digest.write(path)
+    try:
+      self._delete_old()
+    except OSError as error:
+      log(
+        f"WARNING: {error.filename}: cannot be deleted ({error.strerror}); "
+        f"checkpoint {path} is saved"
+      )
 
-  def _make_room(self, step: int) -> None:
+  def _delete_old(self) -> None:
+    """Deletes steps beyond those kept, and what killed processes left."""
+    leftovers = [
+      path for path in self._directory.iterdir()
+      if _LEFTOVER.fullmatch(path.name)
+    ]  # fmt: skip
+    for path in leftovers:
+      _delete(path)
+    for old in self.steps()[: -self._keep]:
+      # Renamed first, so that a half-deleted step is not taken for one.
+      path = self._directory / str(old)
+      _delete(path.rename(path.with_suffix(".deleted")))
+
+  def _make_room(self, step: int, log: Callable[[str], None]) -> None:
     """Moves damaged steps aside: after a fallback `step` may be one of them."""
     for damaged in self._damaged:
       path = self._directory / str(damaged)
       if path.exists():
-        path.rename(path.with_suffix(f".damaged-{time.time_ns()}"))
+        self._move_aside(path)
     path = self._directory / str(step)
-    if path.is_dir() and not any(path.iterdir()):
+    if path.is_dir() and not path.is_symlink() and not any(path.iterdir()):
       path.rmdir()
+    elif os.path.lexists(path):
+      log(
+        f"WARNING: {path} is no complete checkpoint (an interrupted copy?); it "
+        f"is DAMAGED, and was moved aside, to {self._move_aside(path).name}"
+      )
+
+  def _move_aside(self, path: pathlib.Path) -> pathlib.Path:
+    return path.rename(path.with_suffix(f".damaged-{time.time_ns()}"))
 
   def _require_step(self, step: int) -> int:
     if step not in self.steps():
@@ -328,7 +384,7 @@ class Store:
     except Exception as error:
       raise UserError(
         f"checkpoint {self._directory}/{step}: saving failed ("
-        f"{_first_line(error)})"
+        f"{self._alias.undo(_first_line(error))})"
       ) from error
 
 
@@ -337,20 +393,20 @@ class _Damaged(Exception):
 
 
 @contextlib.contextmanager
-def _as_damage(is_likely: bool) -> Iterator[None]:
-  """Takes errors for damage, where no digest has ruled it out.
+def _as_damage(is_damage: Callable[[Exception], bool]) -> Iterator[None]:
+  """Takes errors for damage.
 
-  In a verified checkpoint an error is something else, such as a device out of
-  memory, and an older checkpoint would not help.
+  In a verified checkpoint an error may be something else, such as a device out
+  of memory, and an older checkpoint would not help.
   """
   failure = None
   try:
     yield
   except Exception as error:
-    if not is_likely:
+    if not is_damage(error):
       raise
     failure = error
-  if is_likely and _fails_anywhere(failure is not None):
+  if _fails_anywhere(failure is not None):
     reason = _first_line(failure) if failure else "in another process"
     raise _Damaged(reason) from failure
 
@@ -368,6 +424,25 @@ def _quiet() -> Iterator[None]:
     yield
   finally:
     logger.removeFilter(is_not_orbax)
+
+
+def _is_from_storage(error: Exception) -> bool:
+  """Whether files are missing or wrong; TensorStore raises ValueError."""
+  codes = ("NOT_FOUND", "DATA_LOSS", "FAILED_PRECONDITION", "INVALID_ARGUMENT")
+  return isinstance(error, OSError | KeyError) or str(error).startswith(codes)
+
+
+def _abstract(leaf: Any) -> Any:
+  """Returns the leaf's shape and dtype, in memory of its own."""
+  leaf = leaf if hasattr(leaf, "dtype") else np.asarray(leaf)
+  return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+
+
+def _delete(path: pathlib.Path) -> None:
+  if path.is_dir() and not path.is_symlink():
+    shutil.rmtree(path)
+  else:
+    path.unlink()
 
 
 def _is_step(path: pathlib.Path) -> bool:

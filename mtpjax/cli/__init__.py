@@ -1,73 +1,26 @@
 """The command `mtpjax`: reads arguments, calls a job."""
 
-import json
-import os
-import pathlib
 import sys
 from collections.abc import Sequence
-
-from mtpjax._version import __version__
-from mtpjax.cli import (
-  bench,
-  calibrate,
-  convert,
-  experiment,
-  generate,
-  tokenizer,
-)
-from mtpjax.cli.arguments import Parser
-from mtpjax.errors import UserError
-
-
-def _build_parser() -> Parser:
-  parser = Parser(
-    prog="mtpjax",
-    description="Train models that predict several future tokens, and decode "
-    "with them. Begin with: mtpjax prepare experiments/quickstart.py",
-  )
-  parser.add_argument("--version", action="version", version=__version__)
-  commands = parser.add_subparsers(
-    dest="command", metavar="COMMAND", required=True
-  )
-  for command in (
-    experiment, generate, calibrate, bench, tokenizer, convert
-  ):  # fmt: skip
-    command.add(commands)
-  return parser
-
-
-def _check_writable(path: pathlib.Path) -> None:
-  """Raises UserError if `path` cannot be written; makes nothing."""
-  path = path.absolute()
-  there = next(p for p in (path, *path.parents) if os.path.exists(p))
-  if there.is_dir() == (there == path) or not os.access(there, os.W_OK):
-    raise UserError(
-      f"--json {path}: cannot be written, because of {there}; give the path "
-      "of a file"
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
   """Runs the command line.
 
   Args:
-    argv: the arguments; those of the process if None.
+    argv: the arguments. None takes those of the process, which then is to end:
+      a signal that comes later ends it at once.
 
   Returns:
-    The exit status: 0, or 2 for a mistake of the user's.
+    The exit status: 0; 2 for a mistake of the user's, or a file, a disk or a
+    memory that failed; 1 for a bug; 128 and the number of the signal that ended
+    it, which is 130 for Ctrl-C.
   """
-  import rich.console
-
-  console = rich.console.Console()
+  # Imported here, so that Ctrl-C meanwhile is no traceback either.
   try:
-    args = _build_parser().parse_args(argv)
-    if getattr(args, "json", None):
-      _check_writable(args.json)
-    figures = args.run(args, console)
-    if getattr(args, "json", None):
-      args.json.parent.mkdir(parents=True, exist_ok=True)
-      args.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 0
-  except UserError as error:
-    print(f"mtpjax: error: {error}", file=sys.stderr)
-    return 2
+    from mtpjax.cli import command
+
+    return command.run(argv)
+  except KeyboardInterrupt:
+    print("mtpjax: interrupted", file=sys.stderr)
+    return 130

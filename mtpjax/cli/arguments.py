@@ -4,8 +4,9 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import types
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
 from mtpjax import config as config_lib
@@ -18,14 +19,32 @@ class Parser(argparse.ArgumentParser):
   def __init__(self, **kwargs: Any):
     super().__init__(**kwargs, allow_abbrev=False)
 
-  def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
-    """Stops at an unknown option, naming the nearest one there is."""
-    found, unknown = super().parse_known_args(*args, **kwargs)
+  def parse_known_args(  # type: ignore[override]
+    self, args: Sequence[str] | None = None, namespace: Any = None
+  ) -> Any:
+    """Reads --a_b as --a-b; stops at an unknown option, naming the nearest."""
+    given = sys.argv[1:] if args is None else args
+    found, unknown = super().parse_known_args(
+      self._with_dashes(given), namespace
+    )
     if unknown:
       name = unknown[0].split("=")[0]
       close = config_lib.nearest(name, list(self._option_string_actions))
       raise UserError(f"{name}: no such option{close}")
     return found, unknown
+
+  def _with_dashes(self, args: Sequence[str]) -> list[str]:
+    """Returns the arguments, options spelt as they are where they are made."""
+    spelt = []
+    is_after_options = False
+    for arg in args:
+      is_after_options = is_after_options or arg == "--"
+      name, is_set, value = arg.partition("=")
+      dashed = name.replace("_", "-")
+      if dashed in self._option_string_actions and not is_after_options:
+        arg = dashed + is_set + value
+      spelt.append(arg)
+    return spelt
 
   def error(self, message: str) -> NoReturn:
     """Raises what argparse would print below its usage."""
@@ -33,13 +52,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_overrides(
-  parser: argparse.ArgumentParser, only: Collection[str] | None = None
+  parser: argparse.ArgumentParser,
+  only: Collection[str] | None = None,
+  defaults: config_lib.Config | None = None,
 ) -> None:
   """Adds one argument per configuration field, `--optim.peak-lr`.
 
   Args:
     parser: gets them.
     only: the sections and fields to add; None adds all.
+    defaults: shown in the help; None shows none.
   """
   groups: dict[str, Any] = {}
   for path, field in config_lib.fields():
@@ -48,12 +70,17 @@ def add_overrides(
       continue
     if section not in groups:
       groups[section] = parser.add_argument_group(f"override {section}")
+    help = field.metadata["help"]
+    if defaults is not None:
+      name = path.removeprefix(f"{section}.")
+      value = getattr(getattr(defaults, section), name)
+      help += f"; default {config_lib.written(value, field.type)}"
     groups[section].add_argument(
       "--" + path.replace("_", "-"),
       dest=path,
       metavar=config_lib.kind_name(field.type).upper(),
       default=argparse.SUPPRESS,
-      help=field.metadata["help"].replace("%", "%%"),
+      help=help.replace("%", "%%"),
     )
 
 

@@ -13,15 +13,28 @@ from mtpjax.cli.arguments import (
   names,
   override_config,
 )
+from mtpjax.errors import UserError
 
 
 def _experiment_parser(commands: Any, name: str, help: str) -> Parser:
-  parser = commands.add_parser(name, help=help, description=help)
-  parser.add_argument("experiment", help="a Python file, see experiments/")
-  parser.add_argument(
-    "--variant", default="", help="passed to the experiment's config()"
+  parser = commands.add_parser(
+    name,
+    help=help,
+    description=f"{help[0].upper()}{help[1:]}. Fields of the experiment are "
+    "overridden by their paths; the defaults shown are those of fields that "
+    "it leaves out.",
   )
-  add_overrides(parser)
+  parser.add_argument(
+    "experiment",
+    help="a Python file, or a built-in experiment that `mtpjax list` shows",
+  )
+  parser.add_argument(
+    "--variant",
+    default="",
+    help="passed to the experiment's config(); default none",
+  )
+  # The experiment's own values go before them.
+  add_overrides(parser, defaults=config_lib.Config())
   return parser
 
 
@@ -52,7 +65,10 @@ def add(commands: Any) -> None:
   evaluate.add_argument("workdir", help="of mtpjax train")
   evaluate.add_argument("--step", type=int, help="checkpoint; default latest")
   evaluate.add_argument(
-    "--split", default="validation", choices=("validation", "train")
+    "--split",
+    default="validation",
+    choices=("validation", "train"),
+    help="rows to evaluate on; default validation",
   )
   evaluate.add_argument(
     "--batches",
@@ -64,7 +80,8 @@ def add(commands: Any) -> None:
   evaluate.add_argument(
     "--decode",
     action="store_true",
-    help="also decode held-out prompts, plainly and self-speculatively",
+    help="also decode held-out prompts, plainly and self-speculatively; "
+    "default not",
   )
   evaluate.add_argument(
     "--classes",
@@ -91,9 +108,20 @@ def add(commands: Any) -> None:
     "--batch-size",
     type=int_from(1),
     default=8,
-    help="texts of --tasks scored at a time",
+    help="texts of --tasks scored at a time; default 8",
   )
-  evaluate.set_defaults(run=_evaluate)
+  evaluate.add_argument(
+    "--max-length",
+    type=int_from(1),
+    default=0,
+    help="tokens of a text that --tasks let the model see; default its own",
+  )
+
+  def run_evaluate(args: argparse.Namespace, console: Any) -> Any:
+    _require_heard(args, evaluate)
+    return _evaluate(args, console)
+
+  evaluate.set_defaults(run=run_evaluate)
   add_json(evaluate)
 
 
@@ -110,13 +138,38 @@ def _train(args: argparse.Namespace, console: Any) -> Any:
   return train.run(_read_config(args), args.workdir, console)
 
 
+# What `evaluate` does, by the option that asks for it, and what it listens to
+# then; "" is without.
+_EVALUATE_OPTIONS = {
+  "tasks": ("limit", "batch_size", "max_length"),
+  "classes": (),
+  "": ("split", "batches", "data_path", "decode"),
+}
+
+
+def _require_heard(args: argparse.Namespace, parser: Parser) -> None:
+  """Raises UserError for an option that would change nothing."""
+  asked = [name for name in ("tasks", "classes") if getattr(args, name)]
+  if len(asked) > 1:
+    raise UserError("--tasks, --classes: give one of them; each is a report")
+  variant = asked[0] if asked else ""
+  for other, options in _EVALUATE_OPTIONS.items():
+    for name in options:
+      if other == variant or getattr(args, name) == parser.get_default(name):
+        continue
+      option = "--" + name.replace("_", "-")
+      if other:
+        raise UserError(f"{option}: is for --{other}, which is not given")
+      raise UserError(f"{option}: is of no use with --{variant}; leave it out")
+
+
 def _evaluate(args: argparse.Namespace, console: Any) -> Any:
   if args.tasks:
     from mtpjax.jobs import harness
 
     return harness.run(
       args.workdir, args.tasks, args.limit, args.batch_size, console, args.step,
-      args.base_path,
+      args.base_path, args.max_length,
     )  # fmt: skip
   from mtpjax.jobs import evaluate
 

@@ -42,6 +42,13 @@ def add(commands: Any) -> None:
   parser.add_argument(
     "--ignore-eos", action="store_true", help="go on whatever comes"
   )
+  add_settings(parser)
+  parser.set_defaults(run=_run)
+  add_json(parser)
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+  """Adds an argument per field of the section `decode`."""
   for path, field in config_lib.fields():
     section, name = path.split(".")
     if section == "decode":
@@ -57,25 +64,24 @@ def add(commands: Any) -> None:
         default=argparse.SUPPRESS,
         help=f"{field.metadata['help']}{times}; default that of the run",
       )
-  parser.set_defaults(run=_run)
-  add_json(parser)
 
 
 def _run(args: argparse.Namespace, console: Any) -> Any:
-  import rich.console
-
+  from mtpjax.cli.console import Console
   from mtpjax.jobs import generate
 
   # Standard output is for the text alone.
-  console = rich.console.Console(stderr=True)
+  console = Console(stderr=True)
   return generate.run(
     args.workdir, console, args.prompt, args.prompts, args.step,
     args.ignore_eos, not (args.json or args.out), args.chat, args.out,
-    args.base_path, **_given(args),
+    args.base_path, **given_settings(args),
   )  # fmt: skip
 
 
-def _given(args: argparse.Namespace) -> dict[str, str | list[str]]:
+def given_settings(
+  args: argparse.Namespace,
+) -> dict[str, str | list[str]]:
   """Returns the fields of `decode` among the arguments, as they were typed."""
   names = {path.removeprefix("decode.") for path, _ in config_lib.fields()}
   return {k: v for k, v in vars(args).items() if k in names}

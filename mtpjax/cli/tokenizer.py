@@ -4,7 +4,7 @@ import argparse
 import pathlib
 from typing import Any
 
-from mtpjax.cli.arguments import list_of
+from mtpjax.cli.arguments import int_from, list_of
 
 
 def add(commands: Any) -> None:
@@ -19,12 +19,15 @@ def add(commands: Any) -> None:
     metavar="STR;...", help="as --data.sources; default python-stdlib",
   )  # fmt: skip
   train.add_argument(
-    "--vocab-size", type=int, default=8192, help="default 8192"
+    "--vocab-size",
+    type=int_from(1),
+    default=8192,
+    help="ids of the tokenizer; default 8192",
   )
   train.add_argument(
     "--replace-invalid-utf8",
     action="store_true",
-    help="read bytes that are not UTF-8 as U+FFFD instead of stopping",
+    help="read bytes that are not UTF-8 as U+FFFD; default to stop there",
   )
   train.add_argument(
     "--out", required=True, type=pathlib.Path, help="a tokenizer.json to write"

@@ -8,6 +8,11 @@ A field marked `may_change` may differ when a run is resumed. All others are
 the identity of a run: with another value it would be another run.
 """
 
+from mtpjax.config.builtin import (
+  BuiltIn,
+  built_in_experiments,
+  experiment_file,
+)
 from mtpjax.config.decode import DECODE_MODES, VERIFIERS, Decode
 from mtpjax.config.experiment import (
   Config,
@@ -36,10 +41,12 @@ from mtpjax.config.values import (
   nearest,
   parse_value,
   shown,
+  written,
 )
 
 __all__ = [
   "Base",
+  "BuiltIn",
   "Config",
   "DECODE_MODES",
   "Data",
@@ -53,8 +60,10 @@ __all__ = [
   "Optim",
   "Train",
   "VERIFIERS",
+  "built_in_experiments",
   "config_from_dict",
   "differences",
+  "experiment_file",
   "fields",
   "is_texts",
   "kind_name",
@@ -65,4 +74,5 @@ __all__ = [
   "parse_value",
   "shown",
   "write_json",
+  "written",
 ]

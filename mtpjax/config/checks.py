@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from mtpjax.config.values import kind_problem, shown
 from mtpjax.errors import UserError
 
 
@@ -27,6 +28,35 @@ def field(
       "help": help, "may_change": may_change, "per_request": per_request
     },
   )  # fmt: skip
+
+
+def checked_value(path: str, value: Any, kind: Any) -> Any:
+  """Returns the value of a field, lists as tuples, if it is of its kind.
+
+  Args:
+    path: of the field, as "optim.peak_lr".
+    value: what it was given.
+    kind: its type.
+
+  Returns:
+    The value.
+
+  Raises:
+    UserError: it is of another kind, not finite, or too large.
+  """
+  if isinstance(value, list):
+    value = tuple(value)
+  if problem := kind_problem(value, kind):
+    raise UserError(f"{path}: {shown(value)} {problem}")
+  return value
+
+
+def check_kinds(section: str, config: Any) -> None:
+  """Checks the kind of every field; see `checked_value`."""
+  for each in dataclasses.fields(config):
+    path, value = f"{section}.{each.name}", getattr(config, each.name)
+    # Frozen for everybody else.
+    object.__setattr__(config, each.name, checked_value(path, value, each.type))
 
 
 def require(claim: bool, name: str, value: Any, way_out: str) -> None:

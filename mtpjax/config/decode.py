@@ -3,6 +3,7 @@
 import dataclasses
 
 from mtpjax.config.checks import (
+  check_kinds,
   field,
   require,
   require_not_negative,
@@ -88,7 +89,12 @@ class Decode:
   json_schema: str = _field(
     "", "JSON schema the text must match, itself or a file", True
   )
-  seed: int = _field(0, "with the position, all there is to randomness", True)
+  seed: int = _field(
+    0,
+    "with the position, all there is to randomness; where none is given, or an "
+    "experiment says 0, each call takes a new one",
+    True,
+  )
   chunk_passes: int = _field(16, "passes between looks of the host")
   batch_size: int = _field(8, "prompts decoded together at most")
   cache_tokens: int = _field(
@@ -96,6 +102,7 @@ class Decode:
   )
 
   def __post_init__(self):
+    check_kinds("decode", self)
     require_one_of("decode.mode", self.mode, DECODE_MODES)
     require_one_of("decode.verifier", self.verifier, VERIFIERS)
     require_positive(

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from mtpjax.config.checks import require
+from mtpjax.config.checks import checked_value, require
 from mtpjax.config.decode import Decode
 from mtpjax.config.sections import (
   Base,
@@ -20,7 +20,6 @@ from mtpjax.config.sections import (
   Train,
 )
 from mtpjax.config.values import (
-  check_kind,
   kind_name,
   nearest,
   parse_value,
@@ -44,6 +43,13 @@ class Config:
   decode: Decode = Decode()
 
   def __post_init__(self):
+    for section in dataclasses.fields(self):
+      value, kind = getattr(self, section.name), section.type
+      if not isinstance(value, typing.cast(Any, kind)):
+        raise UserError(
+          f"{section.name}: {shown(value)} is not a mtpjax.config."
+          f"{typing.cast(Any, kind).__name__}"
+        )
     weights, offsets = self.loss.weights, self.heads.offsets
     require(
       not weights or len(weights) == len(offsets), "loss.weights", weights,
@@ -126,16 +132,14 @@ def override(config: Config, changes: dict[str, Any]) -> Config:
         f"{path}: no such configuration field{nearest(path, list(known))}"
       )
     kind = known[path].type
-    try:
-      if isinstance(value, str):
+    if isinstance(value, str):
+      try:
         value = parse_value(value, kind)
-      if isinstance(value, list):
-        value = tuple(value)
-      check_kind(value, kind)
-    except ValueError as error:
-      raise UserError(
-        f"{path}: {shown(value)} is not of the form {kind_name(kind)}"
-      ) from error
+      except ValueError as error:
+        raise UserError(
+          f"{path}: {shown(value)} is not of the form {kind_name(kind)}"
+        ) from error
+    value = checked_value(path, value, kind)
     section, name = path.split(".")
     by_section.setdefault(section, {})[name] = value
   sections = {

@@ -3,6 +3,7 @@
 import dataclasses
 
 from mtpjax.config.checks import (
+  check_kinds,
   field,
   require,
   require_not_negative,
@@ -61,6 +62,7 @@ class Model:
   attention: str = field("xla", "training attention: xla or cudnn", True)
 
   def __post_init__(self):
+    check_kinds("model", self)
     require_positive(
       "model", self, "d_model", "n_layers", "n_attention_heads",
       "n_kv_heads", "d_head", "d_ff", "rope_theta", "norm_eps",
@@ -119,6 +121,7 @@ class Heads:
   )
 
   def __post_init__(self):
+    check_kinds("heads", self)
     require_one_of("heads.kind", self.kind, HEAD_KINDS)
     require_one_of("heads.tap", self.tap, TAPS)
     require_one_of("heads.unembedding", self.unembedding, UNEMBEDDINGS)
@@ -183,6 +186,7 @@ class Base:
   )
 
   def __post_init__(self):
+    check_kinds("base", self)
     require(
       not self.is_trained or bool(self.path), "base.is_trained",
       self.is_trained, "needs a base; give --base.path",
@@ -212,6 +216,7 @@ class Loss:
   z_loss: float = field(0.0, "coefficient of the squared log-normaliser")
 
   def __post_init__(self):
+    check_kinds("loss", self)
     require_one_of("loss.mode", self.mode, LOSS_MODES)
     require_one_of("loss.targets", self.targets, LOSS_TARGETS)
     require_positive("loss", self, "chunk_tokens")
@@ -258,6 +263,7 @@ class Data:
   seed: int = field(0, "decides which documents are held out")
 
   def __post_init__(self):
+    check_kinds("data", self)
     require(
       len(self.sources) > 0, "data.sources", self.sources,
       "is empty; try --data.sources python-stdlib",
@@ -300,6 +306,7 @@ class Optim:
   )
 
   def __post_init__(self):
+    check_kinds("optim", self)
     require_positive(
       "optim", self, "peak_lr", "decay_steps", "eps", "heads_lr_ratio"
     )
@@ -335,6 +342,7 @@ class Mesh:
   model: int = field(1, "tensor parallelism", True)
 
   def __post_init__(self):
+    check_kinds("mesh", self)
     sizes = (self.data, self.fsdp, self.model)
     require(
       all(s > 0 or s == -1 for s in sizes) and sizes.count(-1) <= 1,
@@ -361,6 +369,7 @@ class Train:
   tensorboard: bool = field(False, "also write event files (extra: tb)", True)
 
   def __post_init__(self):
+    check_kinds("train", self)
     require_positive(
       "train", self, "steps", "batch_size", "accumulation", "log_every",
       "eval_batches", "save_every", "keep",

@@ -3,14 +3,16 @@
 import dataclasses
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtpjax.data.document import decode_utf8
 from mtpjax.errors import UserError
 
 CONFIG = "tokenizer_config.json"
+TOKENS = "special_tokens_map.json"
 GENERATION = "generation_config.json"
+MODEL = "config.json"
 TEMPLATE = "chat_template.jinja"
 
 
@@ -22,8 +24,11 @@ class Companions:
     files: their bytes, by name.
     bos_tokens: the BOS token; empty if there is said to be none, None if
       nothing is said.
-    eos_tokens: the EOS token that is written; empty if nothing is said.
+    eos_tokens: the EOS tokens, the one that is written first; empty if nothing
+      is said.
     eos_ids: further ids that end a text.
+    model_eos_ids: those that only the model's config.json names. They are of
+      its vocabulary, and may be beyond the tokenizer's.
     adds_bos: does a text begin with BOS? None if nothing is said.
     chat_template: Jinja source; None without.
     template_file: the name of the file it is from.
@@ -33,6 +38,7 @@ class Companions:
   bos_tokens: tuple[str, ...] | None = None
   eos_tokens: tuple[str, ...] = ()
   eos_ids: tuple[int, ...] = ()
+  model_eos_ids: tuple[int, ...] = ()
   adds_bos: bool | None = None
   chat_template: str | None = None
   template_file: str = TEMPLATE
@@ -42,8 +48,9 @@ def read_companions(folder: pathlib.Path) -> Companions:
   """Reads what lies beside a tokenizer.json.
 
   Args:
-    folder: may hold `tokenizer_config.json`, `generation_config.json` and
-      `chat_template.jinja`; nothing else in it is looked at.
+    folder: may hold `tokenizer_config.json`, `special_tokens_map.json`,
+      `generation_config.json`, `chat_template.jinja` and the `config.json` of
+      a model (that of a run is not looked at); nor is anything else in it.
 
   Returns:
     What they say.
@@ -53,13 +60,21 @@ def read_companions(folder: pathlib.Path) -> Companions:
   """
   files = {
     name: (folder / name).read_bytes()
-    for name in (CONFIG, GENERATION, TEMPLATE)
+    for name in (CONFIG, TOKENS, GENERATION, TEMPLATE)
     if (folder / name).is_file()
   }
   config = _object(files, folder, CONFIG)
+  tokens = _object(files, folder, TOKENS)
   generation = _object(files, folder, GENERATION)
-  bos_tokens = _token(config, "bos_token", folder)
   where = folder / CONFIG
+  bos_tokens = _token(config, "bos_token", where)
+  eos_tokens = _token(config, "eos_token", where)
+  says_bos = "bos_token" in config
+  if not says_bos and "bos_token" in tokens:
+    says_bos, bos_tokens = True, _token(tokens, "bos_token", folder / TOKENS)
+  eos_tokens += _token(tokens, "eos_token", folder / TOKENS)
+  if not {"bos_token", "eos_token"} & set(tokens):
+    files.pop(TOKENS, None)
   adds_bos = config.get("add_bos_token")
   if adds_bos is not None and not isinstance(adds_bos, bool):
     raise UserError(
@@ -72,13 +87,47 @@ def read_companions(folder: pathlib.Path) -> Companions:
     template = _template(config.get("chat_template"), where)
   return Companions(
     files,
-    bos_tokens if "bos_token" in config else None,
-    _token(config, "eos_token", folder),
+    bos_tokens if says_bos else None,
+    tuple(dict.fromkeys(eos_tokens)),
     _ids(generation.get("eos_token_id"), folder / GENERATION),
+    _model_ids(folder),
     adds_bos,
     template,
     TEMPLATE if TEMPLATE in files else CONFIG,
   )
+
+
+def with_ends(raw: bytes | None, ids: Sequence[int]) -> bytes:
+  """Returns a generation_config.json in which further ids end a text.
+
+  Args:
+    raw: the file, as `read_companions` takes it; None where there is none.
+    ids: to be named besides those it names.
+  """
+  values = {} if raw is None else json.loads(decode_utf8(raw, GENERATION))
+  named = values.get("eos_token_id")
+  there = named if isinstance(named, list) else [named]
+  all_ids = dict.fromkeys(i for i in (*there, *ids) if i is not None)
+  values["eos_token_id"] = list(all_ids)
+  return (json.dumps(values, indent=2) + "\n").encode()
+
+
+def _model_ids(folder: pathlib.Path) -> tuple[int, ...]:
+  """Returns the EOS ids of a model's config.json; none if it is none."""
+  file = folder / MODEL
+  try:
+    values = json.loads(decode_utf8(file.read_bytes(), str(file)))
+  except (OSError, ValueError, RecursionError):
+    return ()  # whatever it is, it is no file of the tokenizer's
+  if not isinstance(values, dict) or not {"model_type", "architectures"} & set(
+    values
+  ):
+    return ()
+  ids = _ids(values.get("eos_token_id"), file)
+  nested = values.get("text_config")
+  if isinstance(nested, dict):
+    ids += _ids(nested.get("eos_token_id"), file)
+  return tuple(dict.fromkeys(ids))
 
 
 def _object(
@@ -95,6 +144,10 @@ def _object(
     )
   except RecursionError as error:
     raise UserError(f"{where}: nested out of all measure") from error
+  except UserError:
+    raise
+  except ValueError as error:  # Python's limit of digits
+    raise UserError(f"{where}: has a number out of all measure") from error
   if not isinstance(found, dict):
     raise UserError(
       f"{where}: {type(found).__name__} instead of a JSON object; copy it anew"
@@ -103,7 +156,7 @@ def _object(
 
 
 def _token(
-  config: Mapping[str, Any], name: str, folder: pathlib.Path
+  config: Mapping[str, Any], name: str, where: pathlib.Path
 ) -> tuple[str, ...]:
   """Returns the token, spelled out or as an object; none if it is null."""
   value = config.get(name)
@@ -112,7 +165,7 @@ def _token(
     return ()
   if not isinstance(content, str):
     raise UserError(
-      f"{folder / CONFIG}: {name} {value!r} is neither a string nor an object "
+      f"{where}: {name} {value!r} is neither a string nor an object "
       'with "content"'
     )
   return (content,)

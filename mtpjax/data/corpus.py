@@ -4,20 +4,55 @@ Axes: N documents or pieces, T tokens.
 """
 
 import array
+import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
+import os
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from mtpjax.data.blocks import Block, cut_blocks, join_blocks
 from mtpjax.data.document import Document
-from mtpjax.data.tokenizers import Tokenizer, require_chat_template
+from mtpjax.data.document_ids import document_ids
+from mtpjax.data.text_files import Count, ignore
+from mtpjax.data.tokenizers import Tokenizer
 
-# Progress is told after so many tokens: a few times a second.
-_REPORT_EVERY = 200_000
+# Tokens either side of where a tail should begin, to find a good place.
+_SLACK = 512
+# Characters tokenised at a time, and what a document counts for at least.
+_BATCH, _LEAST = 2**19 * min(os.cpu_count() or 1, 8), 2**8
 
 Report = Callable[[int, int], None]
+
+
+class FlatFile:
+  """An array on disk that is read by slices, never mapped.
+
+  What is mapped counts as memory of the process, up to all of the file.
+  """
+
+  def __init__(self, path: pathlib.Path, dtype: np.dtype):
+    self._dtype = dtype
+    self._file = open(path, "rb")
+    self._length = os.fstat(self._file.fileno()).st_size // dtype.itemsize
+
+  def __len__(self) -> int:
+    return self._length
+
+  def __getitem__(self, run: slice) -> np.ndarray:
+    start, stop, _ = run.indices(self._length)
+    size = self._dtype.itemsize
+    raw = os.pread(
+      self._file.fileno(), max(stop - start, 0) * size, start * size
+    )
+    return np.frombuffer(raw, self._dtype)
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +60,7 @@ class Corpus:
   """Tokenised documents.
 
   Attributes:
-    tokens_T: ids of all documents, end to end; memory-mapped.
+    tokens_T: ids of all documents, end to end.
     loss_mask_T: may the token be a target? (bool)
     lengths_N: tokens of each document, BOS and EOS included.
     draws_N: a number in [0, 1) of each document's name and the seed; those
@@ -34,11 +69,16 @@ class Corpus:
       assistant says nothing.
   """
 
-  tokens_T: np.ndarray
-  loss_mask_T: np.ndarray
+  tokens_T: FlatFile
+  loss_mask_T: FlatFile
   lengths_N: np.ndarray
   draws_N: np.ndarray
   n_skipped: int
+
+  def close(self) -> None:
+    """Closes the files."""
+    self.tokens_T.close()
+    self.loss_mask_T.close()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,22 +124,20 @@ def tokenize_corpus(
   seed: int,
   folder: pathlib.Path,
   report: Report,
+  count: Count = ignore,
 ) -> Corpus:
-  """Tokenises documents into two flat files.
-
-  BOS may be a target where the first part is trained, EOS where the last is.
-  A conversation is what the tokenizer's chat template makes of it, and gets
-  neither.
+  """Tokenises documents into two flat files; see `document_ids`.
 
   Args:
     documents: what to tokenise; one whose text gives no token is skipped, as
       is a conversation without an assistant.
-    tokenizer: applied to each part by itself.
+    tokenizer: applied to each document by itself.
     bos_id: written before each document; None writes none.
     eos_id: written after each document; None writes none.
     seed: of the draws that decide the split.
-    folder: where the flat files go; they are mapped, so keep it meanwhile.
-    report: called now and then with the documents and tokens so far.
+    folder: where the flat files go.
+    report: called after each document with the documents and tokens so far.
+    count: called with the bytes read of long texts.
 
   Returns:
     The corpus.
@@ -110,22 +148,19 @@ def tokenize_corpus(
   """
   dtype = token_dtype(tokenizer.vocab_size)
   lengths, draws = array.array("q"), array.array("d")
-  n_skipped = n_tokens = reported = 0
+  n_skipped = n_tokens = 0
   tokens_file, mask_file = folder / "tokens.flat", folder / "loss_mask.flat"
+  stretches = _cut(documents, tokenizer, bos_id, eos_id, count)
   with open(tokens_file, "wb") as tokens, open(mask_file, "wb") as mask:
-    for document in documents:
-      if document.messages:
-        parts = _tokenize_conversation(document, tokenizer)
-      else:
-        parts = _tokenize_text(document, tokenizer, bos_id, eos_id)
-      if not parts:
+    for document, parts in _encode_all(stretches, tokenizer, bos_id, eos_id):
+      length = 0
+      for ids_T, is_trained in parts:
+        tokens.write(ids_T.astype(dtype).tobytes())
+        mask.write((b"\x01" if is_trained else b"\x00") * len(ids_T))
+        length += len(ids_T)
+      if not length:
         n_skipped += 1
         continue
-      length = 0
-      for ids, is_trained in parts:
-        tokens.write(np.array(ids, dtype).tobytes())
-        mask.write((b"\x01" if is_trained else b"\x00") * len(ids))
-        length += len(ids)
       lengths.append(length)
       draws.append(
         held_out_draw(seed, document.name)
@@ -135,57 +170,133 @@ def tokenize_corpus(
         else 2.0
       )
       n_tokens += length
-      if n_tokens - reported >= _REPORT_EVERY:
-        report(len(lengths), n_tokens)
-        reported = n_tokens
-  report(len(lengths), n_tokens)
+      report(len(lengths), n_tokens)
   return Corpus(
-    _map(tokens_file, dtype),
-    _map(mask_file, np.dtype(np.bool_)),
+    FlatFile(tokens_file, dtype),
+    FlatFile(mask_file, np.dtype(np.bool_)),
     np.array(lengths, np.int64),
     np.array(draws, np.float64),
     n_skipped,
   )
 
 
-def _tokenize_text(
-  document: Document,
+@dataclasses.dataclass(frozen=True)
+class _Stretch:
+  """A document, or a block of one, on its way to ids.
+
+  Attributes:
+    number: of the document.
+    document: what it belongs to.
+    block: of plain text, to be tokenised; None where `parts` are known.
+    parts: (ids, are they trained?) in order, complete.
+  """
+
+  number: int
+  document: Document
+  block: Block | None
+  parts: Sequence[tuple[list[int], bool]] = ()
+
+
+def _cut(
+  documents: Iterable[Document],
   tokenizer: Tokenizer,
   bos_id: int | None,
   eos_id: int | None,
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if there is no token."""
-  parts = [(tokenizer.encode(text), on) for text, on in document.parts]
-  if not any(ids for ids, _ in parts):
-    return []
-  if bos_id is not None:
-    parts.insert(0, ([bos_id], parts[0][1]))
-  if eos_id is not None:
-    parts.append(([eos_id], parts[-1][1]))
-  return parts
+  count: Count,
+) -> Iterator[_Stretch]:
+  """Yields all documents in stretches, plain texts not yet tokenised."""
+  for number, document in enumerate(documents):
+    if document.long_text is None and not _is_plain(document):
+      parts = document_ids(document, tokenizer, bos_id, eos_id)
+      yield _Stretch(number, document, None, parts)
+    else:
+      pieces = (
+        (document.parts[0][0],)
+        if document.long_text is None
+        else document.long_text.pieces(count)
+      )
+      for block in cut_blocks(pieces, tokenizer):
+        yield _Stretch(number, document, block)
 
 
-def _tokenize_conversation(
-  document: Document, tokenizer: Tokenizer
-) -> list[tuple[list[int], bool]]:
-  """Returns (ids, are they trained?) in order; none if nothing is trained.
+def _is_plain(document: Document) -> bool:
+  is_one = len(document.parts) == 1 and document.parts[0][1]
+  return is_one and not document.messages
 
-  Each part has the ids it gets behind the one before: what is decoded begins
-  behind a prompt, and some tokenizers put a space before a text by itself.
+
+def _encode_all(
+  stretches: Iterable[_Stretch],
+  tokenizer: Tokenizer,
+  bos_id: int | None,
+  eos_id: int | None,
+) -> Iterator[tuple[Document, Iterator[tuple[np.ndarray, bool]]]]:
+  """Yields documents, each with (ids, are they trained?) in order."""
+  encoded = _encode_ahead(stretches, tokenizer)
+  for _, group in itertools.groupby(encoded, lambda pair: pair[0].number):
+    stretch, ids_T = next(group)
+    if stretch.block is None:
+      known = ((np.array(ids), is_on) for ids, is_on in stretch.parts)
+      yield stretch.document, known
+      continue
+    blocks = (
+      (other.block, other_T)
+      for other, other_T in itertools.chain([(stretch, ids_T)], group)
+      if other.block is not None
+    )
+    runs = _with_ends(join_blocks(blocks, tokenizer), bos_id, eos_id)
+    yield stretch.document, ((run_T, True) for run_T in runs)
+
+
+def _encode_ahead(
+  stretches: Iterable[_Stretch], tokenizer: Tokenizer
+) -> Iterator[tuple[_Stretch, np.ndarray]]:
+  """Yields each stretch with the ids of its block's text.
+
+  While one batch is tokenised on all cores, the next is read.
   """
-  template = require_chat_template(tokenizer, document.name)
-  parts: list[tuple[list[int], bool]] = []
-  before = ""
-  for text, is_trained in template.split(document.messages, document.name):
-    context = tokenizer.encode(before)
-    ids = tokenizer.encode(before + text)
-    if ids[: len(context)] == context:
-      ids = ids[len(context) :]
-    else:  # a token would reach over the end of the prompt
-      ids = tokenizer.encode(text)
-    parts.append((ids, is_trained))
-    before = text
-  return parts if any(ids and on for ids, on in parts) else []
+  with concurrent.futures.ThreadPoolExecutor(1) as executor:
+    waiting = None
+    for batch in _batches(stretches):
+      texts = [s.block.text if s.block else "" for s in batch]
+      coming = batch, executor.submit(tokenizer.encode_batch, texts)
+      if waiting is not None:
+        yield from zip(waiting[0], waiting[1].result(), strict=True)
+      waiting = coming
+    if waiting is not None:
+      yield from zip(waiting[0], waiting[1].result(), strict=True)
+
+
+def _batches(stretches: Iterable[_Stretch]) -> Iterator[list[_Stretch]]:
+  batch: list[_Stretch] = []
+  size = 0
+  for stretch in stretches:
+    batch.append(stretch)
+    size += _LEAST + (len(stretch.block.text) if stretch.block else 0)
+    if size >= _BATCH:
+      yield batch
+      batch, size = [], 0
+  if batch:
+    yield batch
+
+
+def _with_ends(
+  runs: Iterable[np.ndarray], bos_id: int | None, eos_id: int | None
+) -> Iterator[np.ndarray]:
+  """Puts BOS and EOS around ids, if there are any; see `document_ids`."""
+  n_ids, last = 0, None
+  for run_T in runs:
+    if len(run_T) == 0:
+      continue
+    if n_ids == 0 and bos_id is not None and run_T[0] != bos_id:
+      yield np.array([bos_id])
+      n_ids += 1
+    yield run_T
+    n_ids += len(run_T)
+    last = run_T[-1]
+  # One id that is both has begun the text.
+  ends = last == eos_id and (n_ids > 1 or eos_id != bos_id)
+  if n_ids > 0 and eos_id is not None and not ends:
+    yield np.array([eos_id])
 
 
 def split_documents(
@@ -197,21 +308,93 @@ def split_documents(
     corpus: the documents and their draws.
     validation_fraction: share held out, on average. If it is above 0 and
       there are two documents, both splits get at least one. A single
-      document is for training.
+      document is for training. Where sources decide, it plays no part.
 
   Returns:
     For "train" and "validation" the document numbers, in order.
   """
   held_out_N = corpus.draws_N < validation_fraction
-  if validation_fraction > 0 and len(held_out_N) > 0:
-    held_out_N[corpus.draws_N.argmin()] = True
+  if _is_drawn(corpus) and validation_fraction > 0 and len(held_out_N) > 0:
+    held_out_N[np.argmin(corpus.draws_N)] = True
     # Last, so that training wins where there is one document. Equal draws
     # (copies of one document) make two of one: take the last of the largest.
-    held_out_N[-1 - corpus.draws_N[::-1].argmax()] = False
+    held_out_N[-1 - int(np.argmax(corpus.draws_N[::-1]))] = False
   return {
     "train": np.flatnonzero(~held_out_N),
     "validation": np.flatnonzero(held_out_N),
   }
+
+
+def _is_drawn(corpus: Corpus) -> bool:
+  """Do names decide what is held out, not sources?"""
+  return bool(np.all((corpus.draws_N >= 0) & (corpus.draws_N < 1)))
+
+
+def hold_out_tail(
+  corpus: Corpus,
+  tokenizer: Tokenizer,
+  validation_fraction: float,
+  row_length: int,
+) -> Corpus | None:
+  """Cuts the only document in two, the end of it for validation.
+
+  The cut is made near the share wanted, where a paragraph ends if one does
+  there; else a line, a word, a character.
+
+  Args:
+    corpus: any.
+    tokenizer: of its ids.
+    validation_fraction: the share of the tokens to hold out.
+    row_length: tokens of a row.
+
+  Returns:
+    A corpus of two documents whose draws send them to their splits. None if
+    there are several, if nothing is to be held out or a source says what is, if
+    all of it fits into one row,
+    or if either part would have no target.
+  """
+  if len(corpus.lengths_N) != 1 or not _is_drawn(corpus):
+    return None
+  length = int(corpus.lengths_N[0])
+  tail = max(round(length * validation_fraction), 2)
+  if validation_fraction == 0 or length <= max(row_length, tail + 2):
+    return None
+  cut = _border(corpus, tokenizer, length - tail, min(tail, length - tail) // 2)
+  halves = dataclasses.replace(
+    corpus,
+    lengths_N=np.array([cut, length - cut], np.int64),
+    draws_N=np.array([2.0, -1.0]),
+  )
+  for number in (0, 1):
+    pieces = cut_pieces(halves, np.array([number]), row_length)
+    if count_targets(pieces)[1] == 0:
+      return None
+  return halves
+
+
+def _border(
+  corpus: Corpus, tokenizer: Tokenizer, wanted: int, slack: int
+) -> int:
+  """Returns the best place for a cut within `slack` tokens of the wanted."""
+  slack = min(slack, _SLACK)
+  first = max(wanted - slack - 8, 0)
+  ids = corpus.tokens_T[first : wanted + slack + 8].tolist()
+
+  def rank(place: int) -> tuple[int, int]:
+    at = place - first
+    before = tokenizer.decode(ids[max(at - 4, 0) : at])
+    around = tokenizer.decode(ids[max(at - 1, 0) : at + 1])
+    after = tokenizer.decode(ids[at : at + 8])
+    lines = before.rsplit("\n", 2)
+    if len(lines) > 1 and not lines[-1].strip():
+      kind = 0 if len(lines) > 2 and not lines[-2].strip() else 1
+    elif len(around.strip().split()) > 1 or around != around.rstrip():
+      kind = 2
+    else:
+      kind = 4 if after.startswith("\ufffd") else 3
+    return kind, abs(place - wanted)
+
+  return min(range(wanted - slack, wanted + slack + 1), key=rank)
 
 
 def cut_pieces(
@@ -255,10 +438,3 @@ def count_targets(pieces: Pieces) -> tuple[int, int]:
     mask_T = pieces.corpus.loss_mask_T[start + 1 : start + length]
     targets += int(np.count_nonzero(mask_T))
   return int(pieces.lengths_N.sum()), targets
-
-
-def _map(path: pathlib.Path, dtype: np.dtype) -> np.ndarray:
-  if path.stat().st_size == 0:
-    return np.zeros(0, dtype)
-  # A plain view: slicing the memmap class itself is several times slower.
-  return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from mtpjax.config import Data
-from mtpjax.data.document import Document
+from mtpjax.data.document import Document, LongText
 from mtpjax.data.sources import read_documents
+from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
@@ -29,13 +30,42 @@ class SourceDigest:
   def add(self, document: Document) -> None:
     """Counts a document and hashes its name, parts and messages."""
     self.documents += 1
+    if document.long_text is not None:
+      self._add_long(document.name, document.long_text)
+      return
     content: list[Any] = [document.name, document.parts]
     if document.messages:
       content.append(document.messages)
-    parts = json.dumps(content).encode()
+    if document.template_fields:
+      content.append(document.template_fields)
+    try:
+      parts = json.dumps(content).encode()
+    except RecursionError as error:
+      raise UserError(
+        f"{document.name}: nested too deeply; leave this record out"
+      ) from error
     # The length in front keeps two documents apart from one long one.
     self._hash.update(len(parts).to_bytes(8))
     self._hash.update(parts)
+
+  def _add_long(self, name: str, text: LongText) -> None:
+    """Hashes what `add` would if the text were in memory."""
+    start, _, end = json.dumps([name, (("", True),)]).rpartition('""')
+
+    def parts() -> Iterator[bytes]:
+      yield f'{start}"'.encode()
+      # JSON spells each character by itself.
+      for piece in text.pieces():
+        yield json.dumps(piece)[1:-1].encode()
+      yield f'"{end}'.encode()
+
+    length = sum(map(len, parts()))
+    self._hash.update(length.to_bytes(8))
+    for raw in parts():
+      self._hash.update(raw)
+      length -= len(raw)
+    if length:
+      raise UserError(f"{name}: changed while it was read; try again")
 
   def to_dict(self) -> dict[str, Any]:
     """Returns spec, document count and SHA-256 (hex)."""
@@ -48,7 +78,7 @@ class SourceDigest:
 
 
 def read_sources(
-  config: Data, digests: list[SourceDigest]
+  config: Data, digests: list[SourceDigest], count: Count = ignore
 ) -> Iterator[Document]:
   """Reads the documents of all sources, one source after the other.
 
@@ -56,9 +86,10 @@ def read_sources(
     config: `sources`, `validation_sources`, `max_documents` and
       `replace_invalid_utf8` are used.
     digests: gets one digest per source, complete when the iterator ends.
+    count: as in `read_documents`.
 
   Yields:
-    The documents; those without parts are yielded but neither counted
+    The documents; those that were not read are yielded but neither counted
     towards `max_documents` nor hashed.
 
   Raises:
@@ -67,7 +98,7 @@ def read_sources(
   # All specs are looked at before the first, possibly long, source is read.
   specs = (*config.sources, *config.validation_sources)
   sources = [
-    read_documents(spec, config.replace_invalid_utf8) for spec in specs
+    read_documents(spec, config.replace_invalid_utf8, count) for spec in specs
   ]
   digests += [SourceDigest(spec) for spec in config.sources]
   digests += [SourceDigest(spec, True) for spec in config.validation_sources]
@@ -75,11 +106,11 @@ def read_sources(
   n_documents = 0
   for source, digest in zip(sources, digests, strict=True):
     for document in source:
-      if document.parts and not digest.is_validation:
+      if document.is_read and not digest.is_validation:
         if config.max_documents and n_documents == config.max_documents:
           break
         n_documents += 1
-      if document.parts:
+      if document.is_read:
         digest.add(document)
       if has_validation:
         document = dataclasses.replace(

@@ -3,11 +3,12 @@
 Axes: T tokens of a row.
 """
 
+import importlib
 import json
-import os
 import pathlib
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from mtpjax.data.corpus import (
   Report,
   count_targets,
   cut_pieces,
+  hold_out_tail,
   split_documents,
   tokenize_corpus,
 )
@@ -30,7 +32,9 @@ from mtpjax.data.fingerprint import (
   require_same,
   settings_of,
 )
-from mtpjax.data.rows import RowWriter, row_dtypes
+from mtpjax.data.rows import SPLITS, RowWriter, row_dtypes
+from mtpjax.data.staging import staged
+from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
@@ -44,16 +48,20 @@ def _no_report(documents: int, tokens: int) -> None:
 
 
 def prepare(
-  config: Data, tokenizer: Tokenizer, report: Report = _no_report
+  config: Data,
+  tokenizer: Tokenizer,
+  report: Report = _no_report,
+  count: Count = ignore,
 ) -> dict[str, Any]:
   """Tokenises the sources and packs them into rows on disk.
 
-  Whole documents go to the train or the validation split. A document longer
-  than a row is cut into pieces. Each piece is a segment of its own: attention
-  does not cross it, its positions restart at 0, and its first token is
-  nobody's target. Pieces are shuffled (by `config.seed`) before they are
-  packed first-fit, so the first rows of a split are a fair sample of it. No
-  token is dropped.
+  Whole documents go to the train or the validation split; of a single one, the
+  last `config.validation_fraction` of its tokens goes there, from the end of a
+  paragraph, line or word on. A document longer than a row is cut into pieces.
+  Each piece is a segment of its own: attention does not cross it, its positions
+  restart at 0, and its first token is nobody's target. Pieces are shuffled (by
+  `config.seed`) before they are packed first-fit, so the first rows of a split
+  are a fair sample of it. No token is dropped.
 
   The folder appears complete or not at all. If it is there already and was
   made from the same text, tokenizer and settings, nothing is written.
@@ -61,7 +69,8 @@ def prepare(
   Args:
     config: what to read and how to pack it; `config.path` is the folder.
     tokenizer: from `load_tokenizer`.
-    report: called now and then with the documents and tokens read so far.
+    report: called after each document with the documents and tokens so far.
+    count: called with the bytes of source files that have been read.
 
   Returns:
     The fingerprint (see `make_fingerprint`) and `kept`: was it there already?
@@ -76,26 +85,22 @@ def prepare(
     raise UserError(f"data.seed: {config.seed} is not within 0 to {2**32 - 1}")
   settings = settings_of(config, tokenizer)
   if (path / FILE).exists():
-    return _keep(path, config, settings)
-  if path.exists() and (not path.is_dir() or any(path.iterdir())):
-    raise UserError(
-      f"{path}: exists and is not prepared data; take another --data.path"
-    )
-  part = path.with_name(f"{path.name}.part-{os.getpid()}")
-  shutil.rmtree(part, ignore_errors=True)
-  part.mkdir(parents=True)
-  try:
-    fingerprint = _fill_folder(part, config, tokenizer, settings, report)
-    _put_in_place(part, path)
-  finally:
-    shutil.rmtree(part, ignore_errors=True)
+    return _keep(path, config, settings, count)
+  # Grain takes a second to import: time enough while texts are tokenised.
+  threading.Thread(target=importlib.import_module, args=("grain",)).start()
+  with staged(path, SPLITS, FILE) as part:
+    fingerprint = _fill_folder(part, config, tokenizer, settings, report, count)
   return fingerprint | {"kept": False}
 
 
 def pack(
   pieces: Pieces, row_length: int, seed: int
 ) -> Iterator[dict[str, np.ndarray]]:
-  """Packs pieces into rows with Grain's first-fit packer.
+  """Packs pieces into rows, first-fit.
+
+  The rows are those of Grain's `FirstFitPackIterDataset` on the shuffled
+  pieces, which looks at each element as a tree of arrays and takes longer than
+  tokenising does.
 
   Args:
     pieces: none longer than a row.
@@ -103,7 +108,8 @@ def pack(
     seed: of the order of the pieces and of the rows packed together.
 
   Yields:
-    Rows: `tokens`, `segments`, `positions` and `loss_mask`, each of [T].
+    Rows, up to `_BINS` at a time: `tokens`, `segments`, `positions` and
+    `loss_mask`, each of [N, T].
 
   Raises:
     RuntimeError: the rows do not hold exactly the tokens of the pieces.
@@ -112,32 +118,74 @@ def pack(
 
   if len(pieces) == 0:
     return
-  # Threads would only cost here: the source is already in memory's reach.
-  in_order = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-  packed = grain.experimental.FirstFitPackIterDataset(
-    grain.MapDataset.source(pieces)
-    .seed(seed)
-    .shuffle()
-    .to_iter_dataset(in_order),
-    length_struct={"tokens": row_length, "loss_mask": row_length},
-    num_packing_bins=_BINS,
-    seed=seed,
-    # Packed like the tokens, but needs no segments and positions of its own.
-    meta_features=("loss_mask",),
-  )
-  n_tokens = 0
-  for row in packed:
-    segments_T = row["tokens_segment_ids"]
-    n_tokens += int(np.count_nonzero(segments_T))
-    yield {
-      "tokens": row["tokens"],
-      "segments": segments_T,
-      "positions": row["tokens_positions"],
-      "loss_mask": row["loss_mask"],
-    }
+  shuffled = grain.MapDataset.range(len(pieces)).seed(seed).shuffle()
+  # Indexed, as iterating would read ahead in threads.
+  order = (shuffled[n] for n in range(len(pieces)))
+  n_rows = n_tokens = 0
+  for bins in _first_fit(pieces.lengths_N, order, row_length):
+    rows = _assemble(pieces, bins, row_length)
+    order_N = np.random.default_rng(seed + n_rows).permuted(range(len(bins)))
+    n_rows += len(bins)
+    n_tokens += int(np.count_nonzero(rows["segments"]))
+    yield {name: row_NT[order_N] for name, row_NT in rows.items()}
   wanted = int(pieces.lengths_N.sum())
   if n_tokens != wanted:
     raise RuntimeError(f"packed {n_tokens} tokens of {wanted}")
+
+
+def _first_fit(
+  lengths_N: np.ndarray, order: Iterable[int], row_length: int
+) -> Iterator[list[list[int]]]:
+  """Yields up to `_BINS` rows at a time, each the numbers of its pieces.
+
+  Each piece goes to the first row with room for it. When there is none, all
+  rows are done.
+  """
+  bins: list[list[int]] = []
+  room_N = np.full(_BINS, row_length)
+  for piece in order:
+    fits_N = room_N >= lengths_N[piece]
+    row = int(fits_N.argmax())
+    if not fits_N[row]:
+      yield bins
+      bins, row = [], 0
+      room_N[:] = row_length
+    if row == len(bins):
+      bins.append([])
+    bins[row].append(piece)
+    room_N[row] -= lengths_N[piece]
+  if bins:
+    yield bins
+
+
+def _assemble(
+  pieces: Pieces, bins: list[list[int]], row_length: int
+) -> dict[str, np.ndarray]:
+  """Returns the rows of the pieces, padding where there are none."""
+  shape = len(bins), row_length
+  tokens_NT = np.zeros(shape, pieces[bins[0][0]]["tokens"].dtype)
+  segments_NT, positions_NT = (
+    np.zeros(shape, np.int32),
+    np.zeros(shape, np.int32),
+  )
+  mask_NT = np.zeros(shape, np.bool_)
+  ages_T = np.arange(row_length)
+  for row, numbers in enumerate(bins):
+    start = 0
+    for segment, number in enumerate(numbers, start=1):
+      piece = pieces[number]
+      run = slice(start, start + len(piece["tokens"]))
+      tokens_NT[row, run] = piece["tokens"]
+      mask_NT[row, run] = piece["loss_mask"]
+      segments_NT[row, run] = segment
+      positions_NT[row, run] = ages_T[: run.stop - start]
+      start = run.stop
+  return {
+    "tokens": tokens_NT,
+    "segments": segments_NT,
+    "positions": positions_NT,
+    "loss_mask": mask_NT,
+  }
 
 
 def _bos_and_eos(
@@ -162,14 +210,14 @@ def _bos_and_eos(
 
 
 def _keep(
-  path: pathlib.Path, config: Data, settings: dict[str, Any]
+  path: pathlib.Path, config: Data, settings: dict[str, Any], count: Count
 ) -> dict[str, Any]:
   """Checks that the folder holds what is asked for and returns its data."""
   fingerprint = load_fingerprint(path)
   # Settings first: they are known without reading the sources.
   require_same(path, fingerprint["identity"], settings)
   digests: list[SourceDigest] = []
-  for _ in read_sources(config, digests):
+  for _ in read_sources(config, digests, count):
     pass
   sources = [digest.to_dict() for digest in digests]
   require_same(path, fingerprint["identity"], {"sources": sources})
@@ -182,6 +230,7 @@ def _fill_folder(
   tokenizer: Tokenizer,
   settings: dict[str, Any],
   report: Report,
+  count: Count,
 ) -> dict[str, Any]:
   """Writes the rows of both splits, then the fingerprint it returns."""
   named = f"data.sources: {','.join(config.sources)}"
@@ -190,13 +239,19 @@ def _fill_folder(
   digests: list[SourceDigest] = []
   bos_id, eos_id = _bos_and_eos(config, tokenizer)
   corpus = tokenize_corpus(
-    read_sources(config, digests), tokenizer, bos_id, eos_id, config.seed,
-    flat, report,
+    read_sources(config, digests, count), tokenizer, bos_id, eos_id,
+    config.seed, flat, report, count,
   )  # fmt: skip
   if len(corpus.lengths_N) == 0:
     raise UserError(
       f"{named}: no text in {corpus.n_skipped} documents; name other sources"
     )
+  tail = hold_out_tail(
+    corpus, tokenizer, config.validation_fraction, config.row_length
+  )
+  if tail is not None:
+    corpus = tail
+    settings = settings | {"held_out": "tail"}
   splits = {}
   for split, documents_N in split_documents(
     corpus, config.validation_fraction
@@ -210,8 +265,8 @@ def _fill_folder(
       )
     dtypes = row_dtypes(tokenizer.vocab_size, config.row_length)
     with RowWriter(folder / split, dtypes, config.row_length) as writer:
-      for row in pack(pieces, config.row_length, config.seed):
-        writer.append(row)
+      for rows in pack(pieces, config.row_length, config.seed):
+        writer.append(rows)
     splits[split] = {
       "documents": len(documents_N),
       "tokens": tokens,
@@ -219,6 +274,7 @@ def _fill_folder(
       "rows": writer.n_rows,
       "fill": round(tokens / max(writer.n_rows * config.row_length, 1), 6),
     }
+  corpus.close()
   shutil.rmtree(flat)
   fingerprint = make_fingerprint(
     settings, digests, config.tokenizer, splits, corpus.n_skipped
@@ -226,14 +282,3 @@ def _fill_folder(
   text = json.dumps(fingerprint, indent=2, ensure_ascii=False) + "\n"
   (folder / FILE).write_text(text, encoding="utf-8")
   return fingerprint
-
-
-def _put_in_place(part: pathlib.Path, path: pathlib.Path) -> None:
-  try:
-    # Atomic; replaces an empty folder and refuses any other.
-    part.rename(path)
-  except OSError as error:
-    raise UserError(
-      f"{path}: appeared while it was being prepared ({error.strerror}); run "
-      "`mtpjax prepare` again to see if it is the same"
-    ) from error

@@ -3,16 +3,21 @@
 Axes: N rows, T tokens of a row.
 """
 
+import contextlib
 import pathlib
+from collections.abc import Iterator
 from typing import BinaryIO
 
 import numpy as np
 
 from mtpjax.data.corpus import token_dtype
 from mtpjax.data.fingerprint import load_fingerprint
+from mtpjax.data.tokenizers import Tokenizer
 from mtpjax.errors import UserError
 
 SPLITS = ("train", "validation")
+# Tokens read at a time where all rows are looked at.
+_BLOCK = 2**20
 
 
 def row_dtypes(vocab_size: int, row_length: int) -> dict[str, np.dtype]:
@@ -44,11 +49,11 @@ class RowWriter:
     self._files = {n: open(folder / f"{n}.npy", "wb") for n in dtypes}
     self._write_headers()
 
-  def append(self, row: dict[str, np.ndarray]) -> None:
-    """Appends one row; a dict from each name to an array of [T]."""
+  def append(self, rows: dict[str, np.ndarray]) -> None:
+    """Appends rows; a dict from each name to an array of [N, T]."""
     for name, file in self._files.items():
-      file.write(row[name].astype(self._dtypes[name], copy=False).tobytes())
-    self.n_rows += 1
+      file.write(rows[name].astype(self._dtypes[name], copy=False).tobytes())
+    self.n_rows += len(rows["tokens"])
 
   def _write_headers(self) -> None:
     for name, file in self._files.items():
@@ -107,6 +112,33 @@ class Rows:
   def __len__(self) -> int:
     return self._length
 
+  def largest_id(self) -> int:
+    """Returns the largest id of all rows, -1 if there is none."""
+    largest = (int(tokens_NT.max()) for (tokens_NT,) in self.blocks("tokens"))
+    return max(largest, default=-1)
+
+  def blocks(self, *names: str) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yields arrays of [N, T] by these names, as stored, some rows at a time.
+
+    They are read from the files, not mapped, and are no memory afterwards.
+    """
+    n_block = max(_BLOCK // self.row_length, 1)
+    with contextlib.ExitStack() as stack:
+      files = []
+      for name in names:
+        file = open(self.path / self.split / f"{name}.npy", "rb")
+        files.append(stack.enter_context(file))
+        np.lib.format.read_magic(file)
+        np.lib.format.read_array_header_1_0(file)
+      for start in range(0, self._length, n_block):
+        n = min(n_block, self._length - start)
+        yield tuple(
+          np.fromfile(
+            file, self._arrays_NT[name].dtype, n * self.row_length
+          ).reshape(n, self.row_length)
+          for name, file in zip(names, files, strict=True)
+        )
+
   def __getitem__(self, index: int) -> dict[str, np.ndarray]:
     return {
       name: array_NT[index].astype(
@@ -114,6 +146,52 @@ class Rows:
       )
       for name, array_NT in self._arrays_NT.items()
     }
+
+
+def require_within(rows: Rows, tokenizer: Tokenizer, vocab_size: int) -> None:
+  """Checks that a model has all ids of some rows.
+
+  A tokenizer may have tokens that were added to it alone, as one for padding;
+  that no text has them is for the rows to show.
+
+  Args:
+    rows: prepared with the tokenizer.
+    tokenizer: any; looked at before the rows are, which takes time.
+    vocab_size: the model's ids are below this.
+
+  Raises:
+    UserError: an id of the rows is not.
+  """
+  if tokenizer.vocab_size <= vocab_size:
+    return
+  largest = rows.largest_id()
+  if largest >= vocab_size:
+    raise UserError(
+      f"model.vocab_size: {vocab_size} is less than the tokenizer's "
+      f"{tokenizer.vocab_size}, and the rows of {rows.path} have id {largest}; "
+      "prepare texts without it, or leave model.vocab_size 0 for a new model"
+    )
+
+
+def longest_reach(path: str | pathlib.Path, split: str) -> int:
+  """Returns the largest offset for which prepared rows hold a target.
+
+  Args:
+    path: the data folder.
+    split: "train" or "validation".
+
+  Returns:
+    Offset m has targets in a split if m is at most that; 0 if none has.
+
+  Raises:
+    UserError: see `open_rows`.
+  """
+  rows = open_rows(path, split)
+  longest = 0
+  # A target may be predicted from each token before it in its piece.
+  for positions_NT, mask_NT in rows.blocks("positions", "loss_mask"):
+    longest = max(longest, int((positions_NT * mask_NT).max(initial=0)))
+  return longest
 
 
 def open_rows(path: str | pathlib.Path, split: str) -> Rows:

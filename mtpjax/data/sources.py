@@ -1,7 +1,7 @@
 """Sources: what an entry of `data.sources` names, document by document."""
 
+import codecs
 import dataclasses
-import glob
 import importlib.util
 import io
 import json
@@ -9,10 +9,19 @@ import os
 import pathlib
 import sysconfig
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from mtpjax.config import nearest
 from mtpjax.data.document import Document, decode_utf8, document_from_record
+from mtpjax.data.text_files import (
+  Count,
+  ignore,
+  matching_files,
+  name_of,
+  open_text,
+  read_text,
+)
 from mtpjax.data.tfds_source import read_tfds
 from mtpjax.errors import UserError
 
@@ -33,7 +42,7 @@ SKIPPED_FOLDERS = {
 
 
 def read_documents(
-  spec: str, replace_invalid_utf8: bool = False
+  spec: str, replace_invalid_utf8: bool = False, count: Count = ignore
 ) -> Iterator[Document]:
   """Reads a source, always in the same order.
 
@@ -42,7 +51,8 @@ def read_documents(
       `python-stdlib`: the `.py` files of the running Python's library; those
         that are not UTF-8 come as documents without parts.
       `python-package:NAME`: those of an installed package.
-      `text:GLOB`: one document per file; `**` goes into subfolders.
+      `text:GLOB`: one document per file; `**` goes into subfolders. What
+        gzip, bzip2 and xz wrote is decompressed, also for `jsonl`.
       `jsonl:PATH:FIELD`: one document per line; PATH may be a glob. FIELD
         is a text, or a conversation: a list of {"role", "content"}, of which
         the assistant's turns are trained.
@@ -50,6 +60,8 @@ def read_documents(
       `tfds:NAME:SPLIT[:FIELD]`: an array_record data set of TensorFlow
         Datasets (field `text`), found under TFDS_DATA_DIR.
     replace_invalid_utf8: read bytes that are not UTF-8 as U+FFFD.
+    count: called with the bytes that have been read; not with those of a
+      `LongText`, which is read later.
 
   Returns:
     An iterator over the documents; names are unique within the source.
@@ -66,12 +78,10 @@ def read_documents(
     )
   if (kind == "python-stdlib") != (spec == kind):
     raise UserError(f"source {spec!r} is incomplete; write {FORMS}")
-  if kind == "python-stdlib":
-    return _read_python(pathlib.Path(sysconfig.get_path("stdlib")), kind)
-  if kind == "python-package":
-    return _read_python(_package_folder(rest, spec), rest)
+  if kind in ("python-stdlib", "python-package"):
+    return _read_python(_python_root(spec), rest or kind, count)
   if kind == "text":
-    return _read_text(rest, spec, replace_invalid_utf8)
+    return _read_text(rest, spec, replace_invalid_utf8, count)
   if kind == "jsonl":
     pattern, _, names = rest.rpartition(":")
     fields = tuple(name.strip() for name in names.split(","))
@@ -80,68 +90,98 @@ def read_documents(
         f"source {spec!r} needs a path and one or two fields; write "
         "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
       )
-    files = _matching_files(pattern, spec)
-    return _read_jsonl(files, pattern, fields, replace_invalid_utf8)
+    files = matching_files(pattern, spec)
+    return _read_jsonl(files, pattern, fields, replace_invalid_utf8, count)
   return read_tfds(spec, rest, replace_invalid_utf8)
 
 
-def _matching_files(pattern: str, spec: str) -> list[str]:
-  pattern = os.path.expanduser(pattern)
-  # A path that exists is meant literally, even if it has a `[` in it.
-  names = [pattern] if os.path.isfile(pattern) else glob.glob(
-    pattern, recursive=True
-  )  # fmt: skip
-  files = sorted(name for name in names if os.path.isfile(name))
-  if not files:
-    raise UserError(
-      f"source {spec!r} matches no file (in {os.getcwd()}); correct "
-      "the path, or quote the glob so that the shell leaves it alone"
-    )
-  return files
+def size_of(spec: str) -> int | None:
+  """Returns the bytes of a source's files; None where they are not known.
 
-
-def _name_of(file: str, pattern: str) -> str:
-  """Returns a file's name below the folder its pattern begins with.
-
-  Names decide what is held out, and must not depend on where the text lies.
+  Args:
+    spec: one that `read_documents` takes.
   """
-  folder = pathlib.Path(pattern).expanduser().parent
-  while glob.has_magic(str(folder)) and not folder.is_dir():
-    folder = folder.parent
-  return pathlib.Path(file).relative_to(folder).as_posix()
+  kind, _, rest = spec.partition(":")
+  files: Iterable[str | pathlib.Path]
+  if kind in ("python-stdlib", "python-package"):
+    files = _python_files(_python_root(spec))
+  elif kind == "text":
+    files = matching_files(rest, spec)
+  elif kind == "jsonl":
+    files = matching_files(rest.rpartition(":")[0], spec)
+  else:
+    return None
+  return sum(os.path.getsize(file) for file in files)
 
 
-def _read_text(pattern: str, spec: str, replace: bool) -> Iterator[Document]:
-  files = _matching_files(pattern, spec)
+def _read_text(
+  pattern: str, spec: str, replace: bool, count: Count
+) -> Iterator[Document]:
+  files = matching_files(pattern, spec)
 
   def read() -> Iterator[Document]:
     for file in files:
-      text = decode_utf8(pathlib.Path(file).read_bytes(), file, replace)
-      yield Document(_name_of(file, pattern), ((text, True),))
+      name, text = name_of(file, pattern), read_text(file, replace, count)
+      if isinstance(text, str):
+        yield Document(name, ((text, True),))
+      else:
+        yield Document(name, (), long_text=text)
 
   return read()
 
 
 def _read_jsonl(
-  files: Sequence[str], pattern: str, fields: Sequence[str], replace: bool
+  files: Sequence[str],
+  pattern: str,
+  fields: Sequence[str],
+  replace: bool,
+  count: Count,
 ) -> Iterator[Document]:
   for file in files:
-    name = _name_of(file, pattern)
-    with open(file, "rb") as lines:
+    name = name_of(file, pattern)
+    with open_text(file, count) as lines:
       for number, raw in enumerate(lines, start=1):
+        if number == 1:
+          raw = raw.removeprefix(codecs.BOM_UTF8)
         if not raw.strip():
           continue
         where = f"{file}:{number}"
-        line = decode_utf8(raw, where, replace)
-        try:
-          record = json.loads(line)
-        except json.JSONDecodeError as error:
-          raise UserError(
-            f"{where}: not valid JSON ({error.msg} at column {error.colno}); "
-            "jsonl holds one JSON object per line"
-          ) from error
+        record = _parse(decode_utf8(raw, where, replace), where)
+        for field in fields:
+          if isinstance(record, dict) and isinstance(
+            record.get(field), _Digits
+          ):
+            raise UserError(
+              f"{where}: field {field!r}: int instead of a string; name a text "
+              "field"
+            )
         document = document_from_record(record, fields, where, replace)
         yield dataclasses.replace(document, name=f"{name}:{number}")
+
+
+def _parse(line: str, where: str) -> Any:
+  try:
+    return json.loads(line, parse_int=_integer)
+  except json.JSONDecodeError as error:
+    raise UserError(
+      f"{where}: not valid JSON ({error.msg} at column {error.colno}); "
+      "jsonl holds one JSON object per line"
+    ) from error
+  except RecursionError as error:
+    raise UserError(
+      f"{where}: nested too deeply to be read; leave this record out"
+    ) from error
+
+
+class _Digits(str):
+  """A number of more digits than Python reads, as it is written."""
+
+
+def _integer(digits: str) -> int | _Digits:
+  try:
+    return int(digits)
+  except ValueError:  # more than sys.get_int_max_str_digits()
+    return _Digits(digits)
 
 
 def _package_folder(name: str, spec: str) -> pathlib.Path:
@@ -156,20 +196,38 @@ def _package_folder(name: str, spec: str) -> pathlib.Path:
   )
 
 
-def _read_python(root: pathlib.Path, prefix: str) -> Iterator[Document]:
+def _python_root(spec: str) -> pathlib.Path:
+  if spec == "python-stdlib":
+    return pathlib.Path(sysconfig.get_path("stdlib"))
+  return _package_folder(spec.partition(":")[2], spec)
+
+
+def _python_files(root: pathlib.Path) -> Iterator[pathlib.Path]:
   for folder, folders, files in os.walk(root):
     folders[:] = sorted(set(folders) - SKIPPED_FOLDERS)
     for file in sorted(f for f in files if f.endswith(".py")):
       path = pathlib.Path(folder, file)
-      name = f"{prefix}/{path.relative_to(root).as_posix()}"
-      text = _utf8_source(path.read_bytes())
-      yield Document(name, () if text is None else ((text, True),))
+      # Installed packages hold broken links and what is for root alone.
+      if os.access(path, os.R_OK) and path.is_file():
+        yield path
+
+
+def _read_python(
+  root: pathlib.Path, prefix: str, count: Count = ignore
+) -> Iterator[Document]:
+  for path in _python_files(root):
+    name = f"{prefix}/{path.relative_to(root).as_posix()}"
+    raw = path.read_bytes()
+    count(len(raw))
+    text = _utf8_source(raw)
+    yield Document(name, () if text is None else ((text, True),))
 
 
 def _utf8_source(raw: bytes) -> str | None:
   """Returns the text of a Python file, None if it is in another coding."""
   try:
     coding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-    return raw.decode("utf-8") if coding.startswith("utf-8") else None
+    # A byte-order mark is none of the text.
+    return raw.decode("utf-8-sig") if coding.startswith("utf-8") else None
   except (SyntaxError, UnicodeDecodeError):
     return None

@@ -8,6 +8,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from mtpjax.data.chat import ChatTemplate
 from mtpjax.data.companions import (
   CONFIG,
@@ -15,7 +17,9 @@ from mtpjax.data.companions import (
   TEMPLATE,
   Companions,
   read_companions,
+  with_ends,
 )
+from mtpjax.data.document import decode_utf8
 from mtpjax.errors import UserError
 
 # Looked up among a tokenizer's added tokens when none are named. For EOS all
@@ -50,6 +54,10 @@ class Tokenizer(Protocol):
     """The largest id + 1."""
 
   @property
+  def ids(self) -> frozenset[int]:
+    """All ids that have a token; numbers may be skipped."""
+
+  @property
   def bos_id(self) -> int | None:
     """The id that begins a document, if there is one."""
 
@@ -77,8 +85,28 @@ class Tokenizer(Protocol):
   def fingerprint(self) -> str:
     """SHA-256 (hex) of all that decides what the ids mean."""
 
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint without added tokens from `vocab_size` on.
+
+    Two tokenizers that differ in nothing else mean the same to a model with
+    so many ids.
+    """
+
   def encode(self, text: str) -> list[int]:
     """Returns the ids of a text, without BOS or EOS."""
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the same ids for several texts, on all cores."""
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of two texts in a row, those of each by themselves.
+
+    None where those of the first would be others without the second, or a
+    token or a word that is tokenised as one reaches over their border; of a
+    word, only if its ids depend on the whole of it.
+    """
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; special and unknown ones are skipped."""
@@ -106,11 +134,27 @@ class ByteTokenizer:
   adds_bos = True
   chat_template = None
   fallback_ids: frozenset[int] = frozenset()
+  ids = frozenset(range(258))
   fingerprint = hashlib.sha256(b"mtpjax bytes 256 257").hexdigest()
+
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint: nothing is added to bytes."""
+    del vocab_size
+    return self.fingerprint
 
   def encode(self, text: str) -> list[int]:
     """Returns the bytes of the text's UTF-8."""
     return list(text.encode("utf-8"))
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the bytes of each text's UTF-8."""
+    return [np.frombuffer(text.encode("utf-8"), np.uint8) for text in texts]
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the bytes of both."""
+    return self.encode(before), self.encode(after)
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids below 256; invalid UTF-8 gives U+FFFD."""
@@ -142,7 +186,7 @@ class HfTokenizer:
 
     self._path = path
     self._companions = companions
-    self._json = path.read_text(encoding="utf-8")
+    self._json = decode_utf8(path.read_bytes(), str(path))
     self._tokenizer = tokenizers.Tokenizer.from_str(self._json)
     # Some files carry the settings of a past training run, which would cut
     # long documents or pad short ones.
@@ -151,7 +195,8 @@ class HfTokenizer:
     vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
     added = self._tokenizer.get_added_tokens_decoder()
     names = {token.content for token in added.values()}
-    self.vocab_size = max(vocabulary.values(), default=-1) + 1
+    self.ids = frozenset(vocabulary.values())
+    self.vocab_size = max(self.ids, default=-1) + 1
     self.bos_id = self._find_bos(bos_token, vocabulary, names)
     self.eos_ids = self._find_eos(eos_tokens, vocabulary, names)
     self.adds_bos = (
@@ -159,6 +204,7 @@ class HfTokenizer:
     )
     self._special_ids = {i for i, token in added.items() if token.special}
     definition = json.loads(self._json)
+    self._merges = definition["model"].get("type") == "BPE"
     self.fallback_ids: frozenset[int] = frozenset()
     if definition["model"].get("byte_fallback"):
       bytewise = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -171,9 +217,49 @@ class HfTokenizer:
       definition, self.bos_id, self.eos_ids, companions.chat_template
     )
 
+  def fingerprint_within(self, vocab_size: int) -> str:
+    """Returns the fingerprint without added tokens from `vocab_size` on."""
+    definition = json.loads(self._json)
+    definition["added_tokens"] = [
+      token
+      for token in definition.get("added_tokens") or ()
+      if token["id"] < vocab_size
+    ]
+    # Who adds a token for padding may have padded with it; it is not read.
+    definition |= {"truncation": None, "padding": None}
+    bos_id = self.bos_id
+    return _digest(
+      definition,
+      None if bos_id is None or bos_id >= vocab_size else bos_id,
+      [i for i in self.eos_ids if i < vocab_size],
+      self._companions.chat_template,
+    )
+
   def encode(self, text: str) -> list[int]:
     """Returns the ids of the text; nothing is added at either end."""
     return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+  def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    """Returns the ids of each text, tokenised on all cores."""
+    found = self._tokenizer.encode_batch_fast(
+      list(texts), add_special_tokens=False
+    )
+    return [np.array(encoding.ids, np.uint32) for encoding in found]
+
+  def split_ids(
+    self, before: str, after: str
+  ) -> tuple[list[int], list[int]] | None:
+    """Returns the ids of each of two texts in a row; see `Tokenizer`."""
+    both = self._tokenizer.encode(before + after, add_special_tokens=False)
+    first = self.encode(before)
+    n = len(first)
+    if both.ids[:n] != first:
+      return None
+    words = both.word_ids[max(n - 1, 0) : n + 1]
+    # What one merge makes of two neighbours depends on no other.
+    if not self._merges and len(words) == 2 and words[0] == words[1]:
+      return None
+    return first, both.ids[n:]
 
   def decode(self, ids: Iterable[int]) -> str:
     """Returns the text of ids; invalid UTF-8 gives U+FFFD."""
@@ -197,9 +283,21 @@ class HfTokenizer:
     return found
 
   def save(self, folder: pathlib.Path) -> None:
-    """Writes `tokenizer.json` and its companions, exactly as they were read."""
-    (folder / "tokenizer.json").write_text(self._json, encoding="utf-8")
-    for name, raw in self._companions.files.items():
+    """Writes `tokenizer.json` and its companions, exactly as they were read.
+
+    The EOS ids that only a model's config.json names go to the
+    generation_config.json: a run has a config.json of its own.
+    """
+    (folder / "tokenizer.json").write_bytes(self._json.encode())
+    files = dict(self._companions.files)
+    further = [
+      i
+      for i in self._companions.model_eos_ids
+      if i in self.ids and i not in self._companions.eos_ids
+    ]
+    if further:
+      files[GENERATION] = with_ends(files.get(GENERATION), further)
+    for name, raw in files.items():
       (folder / name).write_bytes(raw)
 
   def _find_bos(
@@ -226,12 +324,12 @@ class HfTokenizer:
     if named:
       return self._ids_of(named, "data.eos_tokens", vocabulary, added)
     tokens, ids = self._companions.eos_tokens, self._companions.eos_ids
-    if not tokens and not ids:
-      return tuple(vocabulary[t] for t in EOS_TOKENS if t in added)
-    self._require_ids(ids, vocabulary)
+    self._require_ids(ids)
     where = f"{self._path.with_name(CONFIG)}: eos_token"
     written = self._ids_of(tokens, where, vocabulary, added)
-    return tuple(dict.fromkeys((*written, *ids)))
+    further = [i for i in self._companions.model_eos_ids if i in self.ids]
+    found = tuple(dict.fromkeys((*written, *ids, *further)))
+    return found or tuple(vocabulary[t] for t in EOS_TOKENS if t in added)
 
   def _ids_of(
     self,
@@ -250,12 +348,9 @@ class HfTokenizer:
       found.append(vocabulary[token])
     return tuple(found)
 
-  def _require_ids(
-    self, ids: Iterable[int], vocabulary: Mapping[str, int]
-  ) -> None:
-    there = set(vocabulary.values())
+  def _require_ids(self, ids: Iterable[int]) -> None:
     for i in ids:
-      if i not in there:
+      if i not in self.ids:
         raise UserError(
           f"{self._path.with_name(GENERATION)}: eos_token_id {i} is not in the "
           f"vocabulary of {self._path}; correct it, or name the EOS tokens "
@@ -288,8 +383,9 @@ def load_tokenizer(
   Args:
     spec: `bytes`, or the path of a `tokenizer.json`, which is read alone, or
       of a folder with one, as Hugging Face publishes it: what lies beside it
-      (`tokenizer_config.json`, `generation_config.json` and
-      `chat_template.jinja`) is read too.
+      (`tokenizer_config.json`, `special_tokens_map.json`,
+      `generation_config.json`, `chat_template.jinja` and, for EOS, the
+      model's `config.json`) is read too.
     bos_token: the BOS token; empty takes what the folder says, and if it does
       not looks the usual names up.
     eos_tokens: the same for all EOS tokens; the first is the one written.

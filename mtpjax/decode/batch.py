@@ -38,12 +38,14 @@ class Packer:
     tables: EOS ids and grammars.
     grammar_starts: start state of each grammar, by its identity.
     capacity: positions of the longest text.
+    least_prompt: tokens that prompts are padded to at least.
   """
 
   shapes: ControlShapes
   tables: Tables
   grammar_starts: dict[int, int]
   capacity: int
+  least_prompt: int
 
   @classmethod
   def of(
@@ -83,15 +85,25 @@ class Packer:
     table, starts = (
       automaton.merge(grammars, vocab_size) if grammars else (None, [])
     )
+    missing_ids = sorted(set().union(*(r.missing_ids for r in requests)))
+    is_token_V = np.ones(vocab_size, bool)
+    is_token_V[missing_ids] = False
     eos_ids_E = np.full(_EOS_SLOTS, -1, np.int32)
     eos_ids_E[: len(eos_ids)] = eos_ids
     longest = max(len(r.ids) for r in requests)
     most = max(r.max_new_tokens for r in requests)
+    asked = max(r.capacity for r in requests)
     return cls(
       ControlShapes.of(spec.stages, requests, vocab_size),
-      Tables(jnp.asarray(eos_ids_E), table),
+      Tables(
+        jnp.asarray(eos_ids_E),
+        table,
+        jnp.asarray(is_token_V) if missing_ids else None,
+      ),
       {id(g): start for g, start in zip(grammars, starts, strict=True)},
-      bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS),
+      max(bucket(longest, LEAST_TOKENS) + bucket(most, LEAST_TOKENS), asked),
+      # Who expects longer ones is not to compile for every length below.
+      max(LEAST_TOKENS, bucket(asked // 8, 1)),
     )
 
   def pack(self, requests: Sequence[Request]) -> dict[str, Any]:
@@ -106,7 +118,8 @@ class Packer:
     """
     padded = list(requests)
     padded += padded[-1:] * (bucket(len(padded), 1) - len(padded))
-    width = bucket(max(len(request.ids) for request in padded), LEAST_TOKENS)
+    longest = max(len(request.ids) for request in padded)
+    width = bucket(longest, self.least_prompt)
     prompt_RT = np.zeros((len(padded), width), np.int32)
     for r, request in enumerate(padded):
       prompt_RT[r, : len(request.ids)] = request.ids

@@ -93,8 +93,9 @@ class _Run:
       batch,
       self._packer.capacity,
     )
-    if len(specs) > 1:
-      # Compiles all programs now, so that no switch has to wait.
+    if any(request.max_new_tokens > 1 for request in requests):
+      # Compiles all programs now, so that no switch has to wait, and the time
+      # of a chunk is that of its passes.
       for level in range(len(specs)):
         self.advance(level, passes=0)
 

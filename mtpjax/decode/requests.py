@@ -36,7 +36,11 @@ class Request:
     bad_words: sequences of ids that the text never has.
     stop_sequences: sequences of ids that end the text and belong to it.
     grammar: what the text must match; it then ends with an EOS.
+    missing_ids: ids of the model that the tokenizer lacks (a padded
+      vocabulary, or holes in it); never generated, by any request of the run.
     kind: class of the request; acceptance is tracked per class.
+    capacity: positions that the programs are laid out for at least, so that
+      longer texts of later requests run in them, too.
   """
 
   ids: tuple[int, ...]
@@ -55,7 +59,9 @@ class Request:
   bad_words: tuple[tuple[int, ...], ...] = ()
   stop_sequences: tuple[tuple[int, ...], ...] = ()
   grammar: Grammar | None = None
+  missing_ids: frozenset[int] = frozenset()
   kind: str = ""
+  capacity: int = 0
 
   def check(
     self, where: str, vocab_size: int, eos_ids: tuple[int, ...]
@@ -134,7 +140,7 @@ def _sequence_problem(r: Request, size: int, eos_ids: tuple[int, ...]) -> str:
     for i in (*(t for s in sequences for t in s), *(t for t, _ in r.logit_bias))
     if not 0 <= i < size
   ]
-  banned = len({s[-1] for s in sequences if s} | set(eos_ids))
+  banned = len({s[-1] for s in sequences if s}.union(eos_ids, r.missing_ids))
   sums: dict[int, float] = {}
   for token, value in r.logit_bias:
     sums[token] = sums.get(token, 0) + value
@@ -147,6 +153,17 @@ def _sequence_problem(r: Request, size: int, eos_ids: tuple[int, ...]) -> str:
     return (
       f"id {strange[0]} of logit_bias, bad_words or stop_ids is outside the "
       f"vocabulary of {size}"
+    )
+  missing = [t for t, value in sums.items() if t in r.missing_ids and value > 0]
+  if missing:
+    return (
+      f"logit_bias favours id {missing[0]}, which the tokenizer lacks; it is "
+      "never generated: leave it out"
+    )
+  if any(not 0 <= i < size for i in r.missing_ids):
+    return (
+      f"missing id {max(r.missing_ids, key=abs)} is outside the vocabulary of "
+      f"{size}"
     )
   if not all(sequences):
     return "bad_words and stop_ids must have a token each"

@@ -26,10 +26,12 @@ class Tables(struct.PyTreeNode):
   Attributes:
     eos_ids_E: ids that end a text; -1 matches nothing.
     automaton: of all grammars; None without.
+    is_token_V: which ids the tokenizer has; None if it has them all.
   """
 
   eos_ids_E: jax.Array
   automaton: Automaton | None
+  is_token_V: jax.Array | None = None
 
 
 def final_logits(
@@ -43,12 +45,13 @@ def final_logits(
   """Turns the model's logits into those that a token is drawn from.
 
   In this order: repetition, frequency and presence penalties; logit bias; bad
-  words; least number of tokens; grammar; temperature; top-k; top-p; min-p.
+  words; least number of tokens; ids without a token; grammar; temperature;
+  top-k; top-p; min-p.
   Each sees what the stage before it left.
 
   Args:
     stages: which of them there are; the others cost nothing.
-    tables: EOS ids and grammars.
+    tables: EOS ids, grammars, and the ids that there are.
     controls: per request.
     seen_BV: tokens the prompt has; with penalties only.
     history: what stands before each node, the node itself included.
@@ -65,6 +68,8 @@ def final_logits(
     logits_BQV = logits_BQV + c.bias_BV[:, None]
   if stages.bans:
     logits_BQV = _ban(tables, c, history, logits_BQV)
+  if tables.is_token_V is not None:
+    logits_BQV = jnp.where(tables.is_token_V, logits_BQV, -jnp.inf)
   if tables.automaton is not None and history.grammar_BQ is not None:
     allowed_BQV = automata.allowed(
       tables.automaton, history.grammar_BQ, logits_BQV.shape[-1]

@@ -191,7 +191,7 @@ class Tree:
     """Which of `children_QC` are children and not padding, bool."""
     n_children = np.bincount(self.parents, minlength=self.size)
     n_children[0] -= 1  # the root is its own parent
-    return np.arange(n_children.max()) < n_children[:, None]
+    return np.arange(np.max(n_children)) < n_children[:, None]
 
   @functools.cached_property
   def children_QC(self) -> np.ndarray:

@@ -23,9 +23,9 @@ class Acceptance:
     accepted: drafts that became text.
     drafting_passes: passes that had drafts.
     acceptance_by_offset: of offsets 2, 3, ...: share of the drafting passes
-      that accepted a draft of this offset.
+      that accepted a draft of this offset; None if no pass had drafts.
     acceptance_by_node: of each node of the tree: share of the drafting passes
-      that accepted it; 1 for the root.
+      that accepted it, None if there are none; 1 for the root.
     cache_rows_written: rows of a cache that passes wrote provisionally, one
       for each token of the longest path; those of the prompts don't count.
     cache_rows_dropped: those that no token stands behind.
@@ -37,8 +37,8 @@ class Acceptance:
   proposed: int
   accepted: int
   drafting_passes: int
-  acceptance_by_offset: tuple[float, ...]
-  acceptance_by_node: tuple[float, ...]
+  acceptance_by_offset: tuple[float | None, ...]
+  acceptance_by_node: tuple[float | None, ...]
   cache_rows_written: int
   cache_rows_dropped: int
 
@@ -72,8 +72,13 @@ def count_acceptance(tree: Tree, results: Sequence[Result]) -> Acceptance:
     proposed=proposed,
     accepted=sum(result.accepted for result in results),
     drafting_passes=drafting,
-    acceptance_by_offset=tuple((n_D / max(drafting, 1)).tolist()),
-    acceptance_by_node=(1.0, *(n_Q[1:] / max(drafting, 1)).tolist()),
+    acceptance_by_offset=_shares(n_D, drafting),
+    acceptance_by_node=(1.0, *_shares(n_Q[1:], drafting)),
     cache_rows_written=written,
     cache_rows_dropped=written - kept,
   )
+
+
+def _shares(counts: np.ndarray, of: int) -> tuple[float | None, ...]:
+  """Returns the shares, of nothing None: 0 would say that all were refused."""
+  return tuple((counts / of).tolist()) if of else (None,) * len(counts)

@@ -1,6 +1,6 @@
 """What heads are worth on prompts of several classes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtpjax import decode
@@ -36,6 +36,7 @@ def report_classes(
   classes: Mapping[str, Sequence[decode.Request]],
   trees: Mapping[str, decode.Tree],
   eos_ids: Sequence[int],
+  on_decoded: Callable[[int], Any] | None = None,
 ) -> list[dict[str, Any]]:
   """Ranks the model's own tokens among the heads' drafts, and decodes.
 
@@ -46,31 +47,46 @@ def report_classes(
     classes: requests by class, greedy.
     trees: by name, to decode with.
     eos_ids: ids that end a text.
+    on_decoded: called with how often all texts of a class have been decoded so
+      far, which for each class happens plainly and with every tree.
 
   Returns:
     Per class {"class", "tokens"; "top_1_by_offset" and "top_5_by_offset": of
     offsets 2, 3, ..., how often the token that the model itself chose is the
     head's best, or among its best five; "tokens_per_pass": by tree, and
-    "outputs_identical": to plain decoding, with every tree}.
+    "outputs_identical": to plain decoding, with every tree}. None stands for a
+    share of no tokens, and for tokens per pass where no text took a pass after
+    its prompt's own.
   """
   depths = model.heads.chain_length
   rows = []
+  n_decoded = 0
+
+  def decode_with(
+    tree: decode.Tree, requests: Sequence[decode.Request]
+  ) -> list[decode.Result]:
+    nonlocal n_decoded
+    results = decode_texts(model, decode_params, tree, requests, eos_ids)
+    n_decoded += 1
+    if on_decoded is not None:
+      on_decoded(n_decoded)
+    return results
+
   for kind, requests in classes.items():
-    plain = decode_texts(
-      model, decode_params, decode.Tree.root(), requests, eos_ids
-    )
+    plain = decode_with(decode.Tree.root(), requests)
     ranks = candidate_ranks(model, params, requests, plain, depths)
     known = [
       [rank for text_NM in ranks for rank in text_NM[:, d] if rank >= 0]
       for d in range(depths)
     ]
-    tokens_per_pass, is_identical = {}, True
+    tokens_per_pass: dict[str, float | None] = {}
+    is_identical = True
     for name, tree in trees.items():
-      results = decode_texts(model, decode_params, tree, requests, eos_ids)
+      results = decode_with(tree, requests)
       # The prompt's own pass brings one token, whatever is drafted.
       tokens = sum(len(r.ids) - 1 for r in results)
       passes = sum(r.passes - 1 for r in results)
-      tokens_per_pass[name] = tokens / max(passes, 1)
+      tokens_per_pass[name] = tokens / passes if passes else None
       is_identical &= [r.ids for r in results] == [r.ids for r in plain]
     rows.append(
       {
@@ -85,5 +101,5 @@ def report_classes(
   return rows
 
 
-def _share(ranks: Sequence[int], below: int) -> float:
-  return sum(rank < below for rank in ranks) / max(len(ranks), 1)
+def _share(ranks: Sequence[int], below: int) -> float | None:
+  return sum(rank < below for rank in ranks) / len(ranks) if ranks else None

@@ -25,14 +25,14 @@ def require_matplotlib() -> None:
 
 def save_acceptance_figure(
   path: str | pathlib.Path,
-  panels: Mapping[str, Mapping[str, Sequence[float]]],
+  panels: Mapping[str, Mapping[str, Sequence[float | None]]],
 ) -> None:
   """Draws how often drafts are accepted, by offset.
 
   Args:
     path: the PNG file.
     panels: title -> name of a line, such as "code, chain" -> shares for the
-      offsets 2, 3, ...
+      offsets 2, 3, ...; of None nothing is drawn.
 
   Raises:
     UserError: no matplotlib.

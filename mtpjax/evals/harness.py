@@ -1,12 +1,13 @@
 """A model as the lm-evaluation-harness asks for it (extra: eval)."""
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mtpjax import config as config_lib
 from mtpjax.data import Tokenizer
 from mtpjax.errors import UserError
-from mtpjax.evals.likelihood import Scorer
+from mtpjax.evals.likelihood import Pair, Scorer
 from mtpjax.heads import MultiTokenModel
 
 _LENGTHS = (
@@ -36,10 +37,26 @@ class Runnable(Protocol):
   def tokenizer(self) -> Tokenizer:
     """The run's own."""
 
+  @property
+  def max_length(self) -> int:
+    """Tokens the model sees at most."""
+
   def generate(
-    self, prompts: Sequence[Any], *, ignore_eos: bool = False, **overrides: Any
+    self,
+    prompts: Sequence[Any],
+    ignore_eos: bool = False,
+    on_text: Callable[[int, str], None] | None = None,
+    **overrides: Any,
   ) -> Sequence[Any]:
-    """Continues prompts; the results have a `text`."""
+    """Continues prompts; the results have a `text` and a `finish_reason`."""
+
+
+# (what is happening, texts done, texts in all)
+OnProgress = Callable[[str, int, int], Any]
+
+
+def _warn(line: str) -> None:
+  print(line, file=sys.stderr)
 
 
 def import_harness() -> Any:
@@ -55,15 +72,21 @@ def import_harness() -> Any:
 
 
 def harness_model(
-  loaded: Runnable, batch_size: int = 8, max_length: int = 0
+  loaded: Runnable,
+  batch_size: int = 8,
+  max_length: int = 0,
+  say: Callable[[str], None] = _warn,
+  on_progress: OnProgress | None = None,
 ) -> Any:
   """Makes a model that `lm_eval.simple_evaluate` takes.
 
   Args:
     loaded: the trained model.
     batch_size: texts scored, or continued, at a time.
-    max_length: tokens the model sees at most; 0 takes the length of the rows
-      it was trained on.
+    max_length: tokens the model sees at most; 0 takes its own length, see
+      `Loaded.max_length`.
+    say: receives warnings of texts that do not fit, a line each.
+    on_progress: called as texts are scored or continued.
 
   Returns:
     An `lm_eval.api.model.TemplateLM`.
@@ -79,23 +102,37 @@ def harness_model(
 
     def __init__(self):
       TemplateLM.__init__(self)
-      Answers.__init__(self, loaded, batch_size, max_length)
+      Answers.__init__(self, loaded, batch_size, max_length, say, on_progress)
 
   return HarnessModel()
 
 
 class Answers:
-  """Answers the harness's requests; all that `TemplateLM` leaves open."""
+  """Answers the harness's requests; all that `TemplateLM` leaves open.
 
-  def __init__(self, loaded: Runnable, batch_size: int, max_length: int):
+  Attributes:
+    cut_texts: how many texts asked for so far did not fit the model's length.
+  """
+
+  def __init__(
+    self,
+    loaded: Runnable,
+    batch_size: int,
+    max_length: int,
+    say: Callable[[str], None] = _warn,
+    on_progress: OnProgress | None = None,
+  ):
     """Scores and generates with a trained model; see `harness_model`."""
+    self.cut_texts = 0
     self._loaded = loaded
     self._batch_size = batch_size
+    self._say = say
+    self._on_progress = on_progress
     self._scorer = Scorer(
       loaded.model,
       loaded.params["lm"],
       batch_size,
-      max_length or loaded.config.data.row_length,
+      max_length or loaded.max_length,
     )
     bos_id = loaded.tokenizer.bos_id
     self._bos_id = bos_id if loaded.config.data.add_bos else None
@@ -140,44 +177,136 @@ class Answers:
       return ids
     return ids if ids[:1] == [self._bos_id] else [self._bos_id, *ids]
 
+  def encode_pair(
+    self, context: str, continuation: str
+  ) -> tuple[list[int], list[int]]:
+    """Returns the ids of a context, at least one, and of its continuation.
+
+    As the harness has it, white space that ends the context belongs to the
+    continuation, both are encoded as one text, and the ids behind those of the
+    context are the continuation's. Where a token runs across the border
+    ("Ans" + "wer" is one), that would leave it none, or the wrong ones: there
+    the continuation is encoded by itself.
+
+    Args:
+      context: may be empty.
+      continuation: what is scored.
+
+    Returns:
+      Both.
+
+    Raises:
+      UserError: the continuation has no tokens, so there is nothing to score;
+        the log-probability of nothing is 0, the best there is.
+    """
+    stripped = context.rstrip()
+    continuation = context[len(stripped) :] + continuation
+    context_ids = self.tok_encode(stripped) if stripped else []
+    if not context_ids:
+      ids = self.tok_encode(continuation, add_special_tokens=False)
+      # What begins with BOS itself is told it once.
+      if len(ids) > 1 and ids[0] == self.prefix_token_id:
+        return ids[:1], ids[1:]
+      context_ids = [self.prefix_token_id]
+    else:
+      whole = self.tok_encode(stripped + continuation)
+      n = len(context_ids)
+      if whole[:n] == context_ids and len(whole) > n:
+        return context_ids, whole[n:]
+      ids = self._encode_within(continuation)
+    if not ids:
+      raise UserError(
+        f"continuation {config_lib.shown(continuation)} after "
+        f"{config_lib.shown(stripped[-40:])}: has no tokens, and nothing to "
+        "score; give it a text, or leave the document out of the task"
+      )
+    return context_ids, ids
+
+  def _encode_within(self, text: str) -> list[int]:
+    """Returns the ids of a text that others stand before.
+
+    Encoded alone, SentencePiece puts a space before it.
+    """
+    before = self.tok_encode("\n", add_special_tokens=False)
+    whole = self.tok_encode("\n" + text, add_special_tokens=False)
+    if whole[: len(before)] == before and len(whole) > len(before):
+      return whole[len(before) :]
+    return self.tok_encode(text, add_special_tokens=False)
+
+  def loglikelihood(
+    self, requests: Sequence[Any], disable_tqdm: bool = False
+  ) -> list[tuple[float, bool]]:
+    """Scores continuations.
+
+    Args:
+      requests: with `args` (context, continuation).
+      disable_tqdm: unused; see `on_progress`.
+
+    Returns:
+      Per request the log-probability of the continuation, and whether greedy
+      decoding would write it.
+
+    Raises:
+      UserError: see `encode_pair`.
+    """
+    return self._loglikelihood_tokens(
+      [(r.args, *self.encode_pair(*r.args)) for r in requests]
+    )
+
   def _loglikelihood_tokens(
     self,
     requests: Sequence[tuple[Any, Sequence[int], Sequence[int]]],
     disable_tqdm: bool = False,
     **kwargs: Any,
   ) -> list[tuple[float, bool]]:
-    """Scores (anything, context ids, continuation ids) in the given order."""
-    from tqdm import tqdm
+    """Scores (anything, context ids, continuation ids) in the given order.
 
-    pairs = [(context, continuation) for _, context, continuation in requests]
-    with tqdm(total=len(pairs), disable=disable_tqdm, desc="scoring") as bar:
-      return self._scorer.score(pairs, bar.update)
+    A context that is too long loses its front. A continuation that is too long
+    by itself is scored in windows, as `loglikelihood_rolling` does.
+    """
+    pairs: list[Pair] = []
+    owners: list[int] = []
+    lost = []  # tokens, of each text that loses some
+    for number, (_, context, continuation) in enumerate(requests):
+      excess = len(context) + len(continuation) - self.max_length - 1
+      if excess > 0:
+        lost.append(excess)
+      new: list[Pair] = [(context, continuation)]
+      if len(continuation) > self.max_length:
+        new = self._windows(continuation, context[-1])
+      pairs += new
+      owners += [number] * len(new)
+    self._tell_cut(
+      len(lost), len(requests), "lose their front", max(lost, default=0)
+    )
+    totals = [(0.0, True)] * len(requests)
+    for number, (logprob, is_greedy) in zip(
+      owners, self._score(pairs), strict=True
+    ):
+      total, is_all_greedy = totals[number]
+      totals[number] = total + logprob, is_all_greedy and is_greedy
+    return totals
 
   def loglikelihood_rolling(
     self, requests: Sequence[Any], disable_tqdm: bool = False
   ) -> list[float]:
     """Returns log p of whole texts.
 
-    Every token is scored once; behind the first window the windows are full,
-    and each goes back as far as it can.
+    Every token is scored once; after the first window the windows are full,
+    and each goes back as far as it can. A text that begins with BOS itself is
+    told it once.
     """
-    from lm_eval import utils
-
     owners: list[int] = []
-    windows: list[tuple[str, list[int], list[int]]] = []
+    windows: list[Pair] = []
     for number, request in enumerate(requests):
       (text,) = request.args
-      for window in utils.get_rolling_token_windows(
-        self.tok_encode(text, add_special_tokens=False),
-        prefix_token=self.prefix_token_id,
-        max_seq_len=self.max_length,
-        context_len=1,
-      ):
-        owners.append(number)
-        windows.append((text, *utils.make_disjoint_window(window)))
+      ids = self.tok_encode(text, add_special_tokens=False)
+      prefix = self.prefix_token_id
+      new = self._windows(ids[ids[:1] == [prefix] :], prefix)
+      owners += [number] * len(new)
+      windows += new
     totals = [0.0] * len(requests)
-    scores = self._loglikelihood_tokens(windows, disable_tqdm)
-    for number, (logprob, _) in zip(owners, scores, strict=True):
+    for number, (logprob, _) in zip(owners, self._score(windows), strict=True):
       totals[number] += logprob
     return totals
 
@@ -187,11 +316,11 @@ class Answers:
     """Continues contexts, greedily unless a request asks for sampling.
 
     A context that leaves no room for what is asked loses its front; half of
-    `max_length` always stays.
+    `max_length` always stays, and the text ends where `max_length` does.
 
     Args:
       requests: with `args` (context, generation settings).
-      disable_tqdm: unused; decoding refills its rows by itself.
+      disable_tqdm: unused; see `on_progress`.
 
     Returns:
       The texts, without what stopped them.
@@ -200,23 +329,86 @@ class Answers:
       UserError: a generation setting that is not known here.
     """
     prompts: list[dict[str, Any]] = []
+    lost, shortened = [], set()
     for number, request in enumerate(requests):
       context, asked = request.args
       settings = generation_settings(asked)
-      room = self.max_length - settings["max_new_tokens"]
-      keep = max(room, self.max_length // 2, 1)
+      new = settings["max_new_tokens"]
+      keep = max(self.max_length - new, self.max_length // 2, 1)
       ids = self.tok_encode(context) or [self.prefix_token_id]
+      if len(ids) > keep:
+        lost.append(len(ids) - keep)
+        ids = ids[-keep:]
+      room = max(self.max_length - len(ids), 1)
+      if new > room:
+        shortened.add(number)
+        settings["max_new_tokens"] = room
       # Its own seed: what is sampled does not depend on the other requests.
-      prompts.append({"ids": ids[-keep:], "seed": number} | settings)
+      prompts.append({"ids": ids, "seed": number} | settings)
+    self._tell_cut(
+      len(lost), len(requests), "lose their front", max(lost, default=0)
+    )
     # Prompts of like length are admitted together, the longest first.
     order = sorted(range(len(prompts)), key=lambda n: -len(prompts[n]["ids"]))
+    begun: set[int] = set()
+
+    def note(index: int, piece: str) -> None:
+      begun.add(index)
+      self._tell("continuing texts, begun", len(begun), len(prompts))
+
     generations = self._loaded.generate(
-      [prompts[n] for n in order], batch_size=self._batch_size, **self._mode()
+      [prompts[n] for n in order],
+      on_text=note if self._on_progress is not None else None,
+      batch_size=self._batch_size,
+      **self._mode(),
     )
     texts = [""] * len(prompts)
     for n, generation in zip(order, generations, strict=True):
       texts[n] = generation.text
+      if generation.finish_reason != "length":
+        shortened.discard(n)
+    self._tell_cut(len(shortened), len(requests), "end before max_gen_toks")
     return texts
+
+  def _windows(self, ids: Sequence[int], prefix: int) -> list[Pair]:
+    """Returns windows in which each id is scored once, behind a prefix."""
+    everything = [prefix, *ids]
+    windows: list[Pair] = []
+    for start in range(0, len(ids), self.max_length):
+      end = min(start + self.max_length, len(ids))
+      # The row that sees ids[end - 1] as its target ends the window.
+      first = max(end - self.max_length, 0)
+      windows.append(
+        (everything[first : start + 1], everything[start + 1 : end + 1])
+      )
+    return windows
+
+  def _score(self, pairs: Sequence[Pair]) -> list[tuple[float, bool]]:
+    n_scored = 0
+
+    def note(n: int) -> None:
+      nonlocal n_scored
+      n_scored += n
+      self._tell("scoring texts", n_scored, len(pairs))
+
+    self._tell("scoring texts", 0, len(pairs))
+    return self._scorer.score(pairs, note)
+
+  def _tell(self, what: str, done: int, of: int) -> None:
+    if self._on_progress is not None:
+      self._on_progress(what, done, of)
+
+  def _tell_cut(self, n: int, of: int, how: str, most: int = 0) -> None:
+    """Says that texts do not fit."""
+    if not n:
+      return
+    self.cut_texts += n
+    self._say(
+      f"WARNING: {n:,} of {of:,} texts {how}"
+      + (f" (up to {most:,} tokens)" if most else "")
+      + f": the model sees {self.max_length:,} tokens; --max-length gives it "
+      "another length"
+    )
 
   def _mode(self) -> dict[str, Any]:
     """Drafts with the heads, which changes no text, and never a lossy way."""

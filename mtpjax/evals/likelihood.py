@@ -19,6 +19,9 @@ from mtpjax.model import masks
 
 Pair = tuple[Sequence[int], Sequence[int]]
 _CHUNK = 256  # positions whose logits are in memory at a time
+# Attention takes memory by the square of the length: rows of more tokens than
+# these are fewer in a batch, so that it takes no more of them.
+_FULL_BATCH_TOKENS = 1024
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
@@ -74,7 +77,7 @@ class Scorer:
   Attributes:
     model: the model.
     lm_params: of the next-token model, params["lm"].
-    batch_size: rows of a batch.
+    batch_size: rows of a batch; fewer where texts are longer than 1,024.
     max_length: tokens a row has at most; a longer text loses its front.
   """
 
@@ -109,9 +112,15 @@ class Scorer:
     # memory, come first.
     order = sorted(range(len(pairs)), key=lambda n: -len(texts[n]))
     scores: list[tuple[float, bool]] = [(0.0, True)] * len(pairs)
-    for start in range(0, len(order), self.batch_size):
-      numbers = order[start : start + self.batch_size]
-      logprobs_BT, is_greedy_BT = self._run([texts[n] for n in numbers])
+    start = 0
+    while start < len(order):
+      width = bucket(len(texts[order[start]]) - 1, LEAST_TOKENS)
+      rows = self._rows(width)
+      numbers = order[start : start + rows]
+      start += rows
+      logprobs_BT, is_greedy_BT = self._run(
+        [texts[n] for n in numbers], rows, width
+      )
       for b, n in enumerate(numbers):
         length = len(texts[n]) - 1
         scored = slice(length - len(pairs[n][1]), length)
@@ -138,14 +147,18 @@ class Scorer:
       )
     return [*context, *continuation][-(self.max_length + 1) :]
 
+  def _rows(self, width: int) -> int:
+    """Returns how many rows of a width stand in a batch."""
+    share = min(1.0, (_FULL_BATCH_TOKENS / width) ** 2)
+    return max(1, int(self.batch_size * share))
+
   def _run(
-    self, texts: Sequence[Sequence[int]]
+    self, texts: Sequence[Sequence[int]], rows: int, width: int
   ) -> tuple[np.ndarray, np.ndarray]:
-    # As many rows in every batch, in lengths that are powers of two: one
-    # program per length.
-    width = bucket(max(map(len, texts)) - 1, LEAST_TOKENS)
-    ids = np.zeros((self.batch_size, width + 1), np.int32)
-    length_B = np.ones(self.batch_size, np.int32)
+    # As many rows in every batch of a width, and widths are powers of two: one
+    # program per width.
+    ids = np.zeros((rows, width + 1), np.int32)
+    length_B = np.ones(rows, np.int32)
     for b, text in enumerate(texts):
       ids[b, : len(text)] = text
       length_B[b] = max(len(text) - 1, 1)

@@ -53,7 +53,8 @@ def held_out_requests(
   if len(prompts) < n:
     raise UserError(
       f"held-out prompts: only {len(prompts)} rows of {rows.path} begin with "
-      f"{prompt_length} tokens of one document, {n} are asked for"
+      f"{prompt_length} tokens of one document, {n} are asked for; take rows "
+      "of more or longer documents (--data-path)"
     )
   return class_requests({HELD_OUT: prompts}, new_tokens, temperature, seed)
 

@@ -1,6 +1,6 @@
 """Loss and accuracy per offset on held-out rows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,6 +24,8 @@ def make_evaluator(
   rows: Rows,
   batch_size: int,
   batches: int,
+  say: Callable[[str], None] | None = None,
+  on_batch: Callable[[int], Any] | None = None,
 ) -> Callable[[Any], dict[str, np.ndarray]]:
   """Builds the evaluation of parameters on the first rows of a split.
 
@@ -33,11 +35,15 @@ def make_evaluator(
     rows: held-out rows.
     batch_size: rows per batch, over all devices.
     batches: how many batches at most.
+    say: receives a warning, once, for offsets without a valid target.
+    on_batch: called with the number of batches done so far.
 
   Returns:
     params -> {"loss", "accuracy", "targets"}, each [M]. Loss is in nats per
-    valid target; sums and counts of all batches are divided once.
+    valid target; sums and counts of all batches are divided once. Where an
+    offset has no valid target, loss and accuracy are NaN: nothing was measured.
   """
+  is_told = False
 
   @jax.jit
   def sums_of(params: Any, batch: dict[str, jax.Array]) -> OffsetSums:
@@ -50,9 +56,12 @@ def make_evaluator(
     return sums
 
   def evaluate(params: Any) -> dict[str, np.ndarray]:
+    nonlocal is_told
     total = None
-    for local in evaluation_batches(
-      rows, batch_size, batches, jax.process_index(), jax.process_count()
+    for n, local in enumerate(
+      evaluation_batches(
+        rows, batch_size, batches, jax.process_index(), jax.process_count()
+      )
     ):
       sums = sums_of(params, parallel.place_batch(local, model.mesh))
       # int32 on the device is enough for a batch, not for a data set.
@@ -60,8 +69,16 @@ def make_evaluator(
         lambda x: np.asarray(x, np.float64), jax.device_get(sums)
       )
       total = sums if total is None else total + sums
+      if on_batch is not None:
+        on_batch(n + 1)
     assert total is not None, "evaluation_batches yields at least one"
-    count_M = np.maximum(total.count_M, 1)
+    if say is not None and not is_told:
+      is_told = True  # the rows are the same the next time
+      line = _without_targets(model.heads.offsets, total.count_M, rows)
+      if line:
+        say(line)
+    # 0 / 0 is not 0: a loss of 0.000 would be the best there is.
+    count_M = np.where(total.count_M > 0, total.count_M, np.nan)
     return {
       "loss": total.nll_M / count_M,
       "accuracy": total.correct_M / count_M,
@@ -69,3 +86,21 @@ def make_evaluator(
     }
 
   return evaluate
+
+
+def _without_targets(
+  offsets: Sequence[int], count_M: np.ndarray, rows: Rows
+) -> str:
+  """Returns a warning if offsets have nothing to be measured on."""
+  empty = [
+    str(offset)
+    for offset, count in zip(offsets, count_M, strict=True)
+    if not count
+  ]
+  if not empty:
+    return ""
+  return (
+    f"WARNING: no valid target at offset {', '.join(empty)} in the "
+    f"{rows.split} rows evaluated: there is no loss and no accuracy; documents "
+    "are too short for it, or the loss mask leaves nothing of them"
+  )

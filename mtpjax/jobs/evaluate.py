@@ -1,11 +1,14 @@
 """`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
+import math
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import rich.console
 import rich.table
+import rich.text
 
 from mtpjax import api, decode, parallel
 from mtpjax.data import Rows
@@ -20,9 +23,11 @@ from mtpjax.evals import (
   mode_specs,
   report_classes,
 )
+from mtpjax.progress import Progress
 
 _PROMPTS = 8
 _NEW_TOKENS = 192
+_REPEATS = 3
 
 
 def run(
@@ -54,48 +59,68 @@ def run(
 
   Returns:
     {"step", "split", "offsets", "loss_by_offset", "accuracy_by_offset",
-    "targets_by_offset"}; losses in nats per target. With decoding also
+    "targets_by_offset"}; losses in nats per target, None where an offset has
+    none (and where a loss is no finite number). With decoding also
     {"tokens_per_pass", "plain_tokens_per_sec", "speculative_tokens_per_sec",
     "ratio", "outputs_identical"}. With
     classes {"step", "classes"}.
 
   Raises:
-    UserError: no such work directory, checkpoint, data or split.
+    UserError: no such work directory, checkpoint, data or split, a split
+      without rows, or too few rows to decode.
   """
-  loaded = api.load(workdir, step, base=base)
+  _require_classes(classes)
+  with Progress(console, f"loading {workdir}"):
+    loaded = api.load(workdir, step, base=base)
   if classes:
     return _by_class(loaded, classes, console)
   config = loaded.config
   rows = loaded.open_rows(split, data_path)
-  if not len(rows):
-    raise UserError(f"split {split} of {rows.path}: has no rows to evaluate on")
+  _require_rows(rows)
+  if with_decoding:  # what it cannot do, it says before it works
+    requests = held_out_requests(
+      rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS
+    )
+    specs = mode_specs(loaded.model, ("next", "chain"), Stages.of(requests))
   mesh = loaded.model.mesh
-  parallel.check_batch(config.train.batch_size, mesh, "train.batch_size")
-  evaluate = make_evaluator(
-    loaded.model, config.loss, rows, config.train.batch_size,
-    batches or -(-len(rows) // config.train.batch_size),
-  )  # fmt: skip
-  values = evaluate(loaded.params)
+  batch_size = config.train.batch_size
+  parallel.check_batch(batch_size, mesh, "train.batch_size")
+  n_batches = -(-len(rows) // batch_size)
+  n_batches = min(batches or n_batches, n_batches)
+  with Progress(
+    console, f"evaluating batches of {split} rows", n_batches
+  ) as progress:
+    evaluate = make_evaluator(
+      loaded.model, config.loss, rows, batch_size, n_batches,
+      lambda line: _say(console, line), progress.update,
+    )  # fmt: skip
+    values = evaluate(loaded.params)
+  for offset, loss, n in zip(
+    config.heads.offsets, values["loss"], values["targets"], strict=True
+  ):
+    if n and not math.isfinite(loss):
+      _say(console, f"WARNING: the loss of offset {offset} is {loss}")
   figures = {
     "step": loaded.step,
     "split": split,
     "offsets": list(config.heads.offsets),
-    "loss_by_offset": values["loss"].tolist(),
-    "accuracy_by_offset": values["accuracy"].tolist(),
+    "loss_by_offset": _finite(values["loss"]),
+    "accuracy_by_offset": _finite(values["accuracy"]),
     "targets_by_offset": values["targets"].tolist(),
   }
   table = rich.table.Table(
-    title=f"{workdir}, step {loaded.step}, {split} rows", show_header=False
+    title=rich.text.Text(f"{workdir}, step {loaded.step}, {split} rows"),
+    show_header=False,
   )
   table.add_column()
   table.add_column(justify="right")
   for i, offset in enumerate(config.heads.offsets):
-    table.add_row(
-      f"offset {offset}: loss (nats), accuracy",
-      f"{values['loss'][i]:.3f}, {values['accuracy'][i]:.1%}",
-    )
+    text = "none"
+    if values["targets"][i]:
+      text = f"{values['loss'][i]:.3f}, {values['accuracy'][i]:.1%}"
+    table.add_row(f"offset {offset}: loss (nats), accuracy", text)
   if with_decoding:
-    decoding = _decode(loaded, rows, console)
+    decoding = _decode(loaded, requests, specs, console)
     figures |= decoding
     table.add_row("tokens per pass", f"{decoding['tokens_per_pass']:.2f}")
     table.add_row(
@@ -113,6 +138,39 @@ def run(
   return figures
 
 
+def _say(console: rich.console.Console, line: str) -> None:
+  console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _finite(values: np.ndarray) -> list[float | None]:
+  """Returns what JSON can hold."""
+  return [x if math.isfinite(x) else None for x in values.tolist()]
+
+
+def _shown(value: float | None, form: str) -> str:
+  return "none" if value is None else format(value, form)
+
+
+def _require_rows(rows: Rows) -> None:
+  if len(rows):
+    return
+  other = {"validation": "train", "train": "validation"}[rows.split]
+  raise UserError(
+    f"split {rows.split} of {rows.path}: has no rows to evaluate on; give "
+    f"--split {other}, or --data-path with rows of other text, prepared with "
+    "the run's tokenizer (--data.validation-fraction and "
+    "--data.validation-sources of `mtpjax prepare` hold some out)"
+  )
+
+
+def _require_classes(classes: Sequence[str]) -> None:
+  for kind in classes:
+    if kind not in PROMPT_CLASSES:
+      raise UserError(
+        f"--classes: {kind!r} is not one of {', '.join(PROMPT_CLASSES)}"
+      )
+
+
 def _by_class(
   loaded: api.Loaded, classes: Sequence[str], console: rich.console.Console
 ) -> dict[str, Any]:
@@ -125,10 +183,6 @@ def _by_class(
     )
   prompts = {}
   for kind in classes:
-    if kind not in PROMPT_CLASSES:
-      raise UserError(
-        f"--classes: {kind!r} is not one of {', '.join(PROMPT_CLASSES)}"
-      )
     prompts[kind] = class_requests(
       {kind: [loaded.encode(p, f"class {kind}") for p in PROMPT_CLASSES[kind]]},
       _NEW_TOKENS // 2,
@@ -137,14 +191,18 @@ def _by_class(
     "chain": decode.Tree.chain(depths),
     "medusa-63": decode.parse_tree("medusa-63").cut(depths),
   }
-  with console.status("decoding prompts"):
+  with Progress(
+    console, "decoding classes of prompts", len(prompts) * (1 + len(trees))
+  ) as progress:
     rows = report_classes(
       loaded.model, loaded.params, loaded.decode_params, prompts, trees,
-      loaded.tokenizer.eos_ids,
+      loaded.tokenizer.eos_ids, progress.update,
     )  # fmt: skip
   table = rich.table.Table(
-    title=f"{loaded.workdir}, step {loaded.step}: % of the model's own tokens "
-    "that a head ranks first / among its first five; tokens per pass"
+    title=rich.text.Text(
+      f"{loaded.workdir}, step {loaded.step}: % of the model's own tokens "
+      "that a head ranks first / among its first five; tokens per pass"
+    )
   )
   table.add_column("class")
   for offset in loaded.config.heads.offsets[1 : depths + 1]:
@@ -155,26 +213,39 @@ def _by_class(
     both = zip(row["top_1_by_offset"], row["top_5_by_offset"], strict=True)
     table.add_row(
       row["class"],
-      *(f"{100 * one:.1f} / {100 * five:.1f}" for one, five in both),
-      *(f"{value:.2f}" for value in row["tokens_per_pass"].values()),
+      *(f"{_percent(one)} / {_percent(five)}" for one, five in both),
+      *(_shown(value, ".2f") for value in row["tokens_per_pass"].values()),
       "yes" if row["outputs_identical"] else "NO",
     )
   console.print(table)
+  for row in rows:
+    if None in (*row["top_1_by_offset"], *row["tokens_per_pass"].values()):
+      _say(
+        console,
+        f"WARNING: class {row['class']}: the model ended its texts after "
+        f"{row['tokens']} tokens in all, too few for some of the figures",
+      )
   return {"step": loaded.step, "classes": rows}
 
 
+def _percent(share: float | None) -> str:
+  return _shown(None if share is None else 100 * share, ".1f")
+
+
 def _decode(
-  loaded: api.Loaded, rows: Rows, console: rich.console.Console
+  loaded: api.Loaded,
+  requests: Sequence[decode.Request],
+  specs: Mapping[str, decode.Spec],
+  console: rich.console.Console,
 ) -> dict[str, Any]:
   """Decodes prompts one by one with both modes, taking turns."""
-  requests = held_out_requests(
-    rows, _PROMPTS, min(64, loaded.config.data.row_length // 2), _NEW_TOKENS
-  )
-  specs = mode_specs(loaded.model, ("next", "chain"), Stages.of(requests))
-  with console.status("decoding held-out prompts"):
+  with Progress(
+    console, "decoding held-out prompts", (_REPEATS + 1) * len(specs)
+  ) as progress:
     plain, chain = measure_decoding(
-      loaded.decode_params, requests, specs, repeats=3, with_details=False
-    )
+      loaded.decode_params, requests, specs, repeats=_REPEATS,
+      with_details=False, on_round=progress.update,
+    )  # fmt: skip
   return {
     "tokens_per_pass": chain.acceptance.tokens_per_pass,
     "plain_tokens_per_sec": plain.tokens_per_sec,

@@ -6,14 +6,20 @@ import os
 import pathlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, TextIO
 
 import rich.console
 
 from mtpjax import api
-from mtpjax.data import decode_utf8, read_messages, require_unicode
+from mtpjax.data import (
+  TEMPLATE_FIELDS,
+  decode_utf8,
+  read_messages,
+  require_unicode,
+)
 from mtpjax.errors import UserError
+from mtpjax.progress import Progress
 
 
 def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -31,10 +37,17 @@ def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
     UserError: no such file, it is not UTF-8, or a line has no prompt; names
       the byte or the line.
   """
-  if not path.is_file():
-    raise UserError(f"prompts {path}: no such file")
+  try:
+    raw = path.read_bytes()
+  except FileNotFoundError as error:
+    raise UserError(f"prompts {path}: no such file") from error
+  except (OSError, ValueError) as error:  # a folder, not ours to read, ...
+    reason = getattr(error, "strerror", None) or error
+    raise UserError(
+      f"prompts {path}: cannot be read ({reason}); give a JSON Lines file"
+    ) from error
   prompts: list[dict[str, Any]] = []
-  text = decode_utf8(path.read_bytes(), f"prompts {path}")
+  text = decode_utf8(raw, f"prompts {path}")
   # JSON may hold what `splitlines` takes for the end of a line, as U+2028.
   for number, line in enumerate(text.split("\n"), start=1):
     if not line.strip():
@@ -115,52 +128,115 @@ def run(
   # Before anything is loaded: what cannot be kept is not worth its time.
   with contextlib.nullcontext() if out is None else _new_file(out) as file:
     records = None if prompts is None else read_prompts(prompts)
-    loaded = api.load(workdir, step, base=base)
-    asked: Sequence[api.Prompt]
-    on_text = None
+    with Progress(console, f"loading {workdir}"):
+      loaded = api.load(workdir, step, base=base)
+    settings = overrides | {"ignore_eos": ignore_eos}
     if records is None:
-      asked = [_one_prompt(prompt, chat)]
-
-      def on_text(index: int, piece: str) -> None:
-        sys.stdout.write(piece)
-        sys.stdout.flush()
+      asked, shown = _one_prompt(prompt, chat, console)
+      start = time.monotonic()
+      generations, reached = _stream(loaded, asked, shown, console, settings)
     else:
-      asked = records
-    start = time.monotonic()
-    generations = loaded.generate(asked, ignore_eos, on_text, **overrides)
+      start = time.monotonic()
+      generations, reached = _batches(loaded, records, console, settings)
     secs = time.monotonic() - start
-    if records is None:
-      sys.stdout.write("\n")
     if file is not None and records is not None:
-      for record, generation in zip(records, generations, strict=True):
-        line = _trainable(record, generation)
-        file.write(json.dumps(line) + "\n")
+      with _explained(out):
+        for record, generation in zip(records, generations, strict=True):
+          line = _trainable(record, generation)
+          file.write(json.dumps(line) + "\n")
+        file.flush()
   rows = [vars(generation) for generation in generations]
   if prompts is not None and print_rows:
     for row in rows:
       print(json.dumps(row))
-  tokens = sum(len(row["ids"]) for row in rows)
-  passes = sum(row["passes"] for row in rows)
-  lossy = "; verifier typical is LOSSY" if _is_lossy(loaded, overrides) else ""
+  seeds = {
+    generation.seed
+    for record, generation in zip(records or [{}], generations, strict=True)
+    if "seed" not in record
+  } - {None}
+  notes = [f"{secs:.1f} s in all, with compilation"]
+  notes += [f"seed {seed}" for seed in seeds]
+  if _is_lossy(loaded, overrides):
+    notes.append("verifier typical is LOSSY")
+  n_prompts = f"{len(rows)} prompt{'' if len(rows) == 1 else 's'}"
   console.print(
-    f"{len(rows)} prompts, {tokens} tokens, {tokens / passes:.2f} tokens per "
-    f"pass, {secs:.1f} s with compilation{lossy}",
+    "; ".join([f"{n_prompts}, {api.speed(generations, reached)}", *notes]),
+    soft_wrap=True,
     highlight=False,
   )
   return rows
 
 
-def _one_prompt(prompt: str | None, chat: str | None) -> api.Prompt:
-  """Returns the one prompt; shows a text, which is continued in place."""
+def _stream(
+  loaded: api.Loaded,
+  asked: api.Prompt,
+  shown: str,
+  console: rich.console.Console,
+  settings: dict[str, Any],
+) -> tuple[list[api.Generation], api.Decoding | None]:
+  """Prints the text of a prompt as it comes, after what is `shown` before."""
+  reached: api.Decoding | None = None
+  with contextlib.ExitStack() as status:
+    status.enter_context(Progress(console, "compiling"))
+
+    def on_progress(now: api.Decoding) -> None:
+      nonlocal reached
+      if reached is None:
+        # From here on the line is the text's.
+        status.close()
+        sys.stdout.write(shown)
+      reached = now
+
+    try:
+      generations = loaded.generate(
+        asked, on_text=_print_piece, on_progress=on_progress, **settings
+      )
+    finally:
+      # What has come stays, and whatever is said of its end has its own line.
+      if reached is not None:
+        sys.stdout.write("\n")
+        sys.stdout.flush()
+  return generations, reached
+
+
+def _print_piece(index: int, piece: str) -> None:
+  sys.stdout.write(piece)
+  sys.stdout.flush()
+
+
+def _batches(
+  loaded: api.Loaded,
+  records: list[dict[str, Any]],
+  console: rich.console.Console,
+  settings: dict[str, Any],
+) -> tuple[list[api.Generation], api.Decoding | None]:
+  """Continues the prompts of a file; shows how many of them are done."""
+  reached: api.Decoding | None = None
+  with Progress(console, "compiling", len(records)) as progress:
+
+    def on_progress(now: api.Decoding) -> None:
+      nonlocal reached
+      reached = now
+      progress.update(now.done, f"decoding, {now.tokens:,} tokens")
+
+    generations = loaded.generate(records, on_progress=on_progress, **settings)
+  return generations, reached
+
+
+def _one_prompt(
+  prompt: str | None, chat: str | None, console: rich.console.Console
+) -> tuple[api.Prompt, str]:
+  """Returns the one prompt, and what is shown of it: a text is."""
   if chat is not None:
     content = require_unicode(chat, "--chat")
-    return {"messages": [{"role": "user", "content": content}]}
-  if prompt is None:
-    text = decode_utf8(sys.stdin.buffer.read(), "standard input")
-  else:
+    return {"messages": [{"role": "user", "content": content}]}, ""
+  if prompt is not None:
     text = require_unicode(prompt, "--prompt")
-  sys.stdout.write(text)
-  return text
+    return text, text
+  if sys.stdin.isatty():
+    console.print("reading a prompt; Ctrl-D on a line of its own ends it")
+  text = decode_utf8(sys.stdin.buffer.read(), "standard input")
+  return text, text
 
 
 def _trainable(
@@ -170,7 +246,8 @@ def _trainable(
   rest = {"ids": generation.ids, "finish_reason": generation.finish_reason}
   if record.get("messages") is not None:
     answer = {"role": "assistant", "content": generation.text}
-    return {"messages": [*record["messages"], answer]} | rest
+    given = {name: record[name] for name in TEMPLATE_FIELDS if name in record}
+    return {"messages": [*record["messages"], answer]} | given | rest
   return {
     "prompt": record.get("text"), "completion": generation.text
   } | rest  # fmt: skip
@@ -184,19 +261,27 @@ def _new_file(out: pathlib.Path) -> Iterator[TextIO]:
       f"--out {out}: is there already; give another name or delete it"
     )
   part = out.with_name(f"{out.name}.part-{os.getpid()}")
-  try:
+  with _explained(out):
     file = open(part, "w", encoding="utf-8")
+  try:
+    with file:
+      yield file
+    with _explained(out):
+      part.rename(out)
+  finally:
+    part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _explained(out: pathlib.Path | None) -> Iterator[None]:
+  """Raises UserError where `--out` cannot be written."""
+  try:
+    yield
   except OSError as error:
     raise UserError(
       f"--out {out}: cannot be written there ({error.strerror}); give a file "
       "of a folder that is there and can be written to"
     ) from error
-  try:
-    with file:
-      yield file
-    part.rename(out)
-  finally:
-    part.unlink(missing_ok=True)
 
 
 def _is_lossy(loaded: api.Loaded, overrides: dict[str, Any]) -> bool:

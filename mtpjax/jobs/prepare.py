@@ -1,67 +1,136 @@
 """`mtpjax prepare`: tokenise and pack the data of an experiment."""
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import rich.console
-import rich.markup
-import rich.progress
 import rich.table
 
-from mtpjax.config import Config
-from mtpjax.data import InvalidText, load_tokenizer, prepare
+from mtpjax.config import Config, Data
+from mtpjax.data import (
+  InvalidText,
+  load_tokenizer,
+  longest_reach,
+  prepare,
+  size_of,
+)
 from mtpjax.errors import UserError
+from mtpjax.progress import Progress
+
+_MEGABYTE = 1_000_000
 
 
 def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
   """Prepares the data folder `config.data.path`.
 
+  Warns of what the splits lack for the experiment's heads.
+
   Args:
-    config: its `data` section says all.
-    console: gets a progress line and a summary.
+    config: its `data` section says all; `heads.offsets` decides the warnings.
+    console: gets progress and a summary.
 
   Returns:
     The fingerprint and `kept`; see `mtpjax.data.prepare`.
 
   Raises:
     UserError: see `mtpjax.data.prepare`.
+    SystemExit: with 143 on SIGTERM, when nothing is left behind.
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
-  columns = (
-    rich.progress.SpinnerColumn(),
-    rich.progress.TextColumn("{task.description}", markup=False),
-    rich.progress.TimeElapsedColumn(),
-  )
-  with rich.progress.Progress(
-    *columns, console=console, transient=True
-  ) as progress:
-    task = progress.add_task(f"preparing {data.path}", total=None)
+  sizes = [size_of(s) for s in (*data.sources, *data.validation_sources)]
+  known = [size for size in sizes if size is not None]
+  total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
+  n_bytes = 0
+  with (
+    _stopped_by_sigterm(),
+    Progress(console, f"preparing {data.path}", total) as progress,
+  ):
+
+    def count(n: int) -> None:
+      nonlocal n_bytes
+      n_bytes += n
+      if total is not None:
+        progress.update(min(n_bytes // _MEGABYTE, total))
 
     def report(documents: int, tokens: int) -> None:
       progress.update(
-        task,
-        description=f"preparing {data.path}: {documents:,} documents, "
-        f"{tokens:,} tokens",
+        text=f"preparing {data.path} (MB): {documents:,} documents, "
+        f"{tokens:,} tokens"
       )
 
     try:
-      result = prepare(data, tokenizer, report)
+      result = prepare(data, tokenizer, report, count)
     except InvalidText as error:
       raise UserError(
         f"{error}; --data.replace-invalid-utf8 true reads it as U+FFFD"
       ) from error
   console.print(_summary(data.path, result))
+  lines = list(_warnings(data, config.heads.offsets, result))
   if result["kept"]:
-    console.print(
-      f"{data.path} already holds exactly this; nothing written",
-      soft_wrap=True,
-      markup=False,
-    )
+    lines.append(f"{data.path} already holds exactly this; nothing written")
+  for line in lines:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
   return result
 
 
+def _warnings(
+  data: Data, offsets: Sequence[int], result: dict[str, Any]
+) -> Iterator[str]:
+  """Yields a line for each thing that a split lacks."""
+  if result["identity"].get("held_out") == "tail":
+    held_out = result["splits"]["validation"]["tokens"]
+    yield (
+      f"WARNING: {data.path}: there is one document only; its end is held out "
+      f"for validation ({held_out:,} tokens, --data.validation-fraction "
+      f"{data.validation_fraction:g})"
+    )
+  for split, counts in result["splits"].items():
+    if counts["rows"] == 0:
+      yield (
+        f"WARNING: {data.path}: the {split} split has no rows, so nothing can "
+        "be evaluated on it; prepare more text, or give "
+        "--data.validation-fraction or --data.validation-sources"
+      )
+      continue
+    reach = longest_reach(data.path, split)
+    missing = ", ".join(str(m) for m in offsets if m > reach)
+    if counts["targets"] == 0:
+      yield (
+        f"WARNING: {data.path}: the {split} split has no targets; are its "
+        "completions empty?"
+      )
+    elif missing:
+      yield (
+        f"WARNING: {data.path}: the {split} split has no targets for offsets "
+        f"{missing}; its texts reach no further than offset {reach}: prepare "
+        "longer ones, or rows longer than --data.row-length "
+        f"{data.row_length}"
+      )
+
+
+@contextlib.contextmanager
+def _stopped_by_sigterm() -> Iterator[None]:
+  """Makes SIGTERM an exception, so that what was begun is removed."""
+
+  def stop(*_: Any) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+  if threading.current_thread() is not threading.main_thread():
+    yield
+    return
+  before = signal.signal(signal.SIGTERM, stop)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGTERM, before)
+
+
 def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:
-  title = f"{rich.markup.escape(path)}, fingerprint {result['id'][:12]}"
+  title = f"{path}, fingerprint {result['id'][:12]}"
   table = rich.table.Table(title=title)
   table.add_column("split")
   for name in ("documents", "tokens", "targets", "rows", "fill"):

@@ -1,18 +1,22 @@
 """`mtpjax tokenizer`: train a byte-level BPE tokenizer on sources."""
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import rich.console
-import rich.markup
 
 from mtpjax.data import (
   InvalidText,
+  cut_between_words,
   load_tokenizer,
   read_documents,
+  size_of,
   train_bpe,
 )
 from mtpjax.errors import UserError
+from mtpjax.progress import Progress
+
+_MEGABYTE = 1_000_000
 
 
 def train(
@@ -28,7 +32,7 @@ def train(
     sources: as in `--data.sources`.
     vocab_size: tokens wanted, special ones included.
     out: the `tokenizer.json` to write.
-    console: gets a progress line and the result.
+    console: gets progress and the result.
     replace_invalid_utf8: read bytes that are not UTF-8 as U+FFFD.
 
   Returns:
@@ -38,11 +42,25 @@ def train(
     UserError: a source cannot be read, there is no text, or `vocab_size` is
       too small.
   """
-  named = rich.markup.escape(",".join(sources))
-  with console.status(f"training {vocab_size:,} tokens on {named}"):
+  sizes = [size_of(spec) for spec in sources]
+  known = [size for size in sizes if size is not None]
+  total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
+  reading = f"reading {','.join(sources)} (MB)"
+  n_bytes = 0
+  with Progress(console, reading, total) as progress:
+
+    def count(n: int) -> None:
+      nonlocal n_bytes
+      n_bytes += n
+      if total is not None:
+        progress.update(min(n_bytes // _MEGABYTE, total))
+
+    def texts() -> Iterator[str]:
+      yield from _texts(sources, replace_invalid_utf8, count)
+      progress.update(text=f"training {vocab_size:,} tokens; read (MB)")
+
     try:
-      texts = _texts(sources, replace_invalid_utf8)
-      size = train_bpe(texts, vocab_size, out)
+      size = train_bpe(texts(), vocab_size, out)
     except InvalidText as error:
       raise UserError(
         f"{error}; --replace-invalid-utf8 reads it as U+FFFD"
@@ -57,8 +75,12 @@ def train(
   return size
 
 
-def _texts(sources: Sequence[str], replace_invalid: bool) -> Iterator[str]:
+def _texts(
+  sources: Sequence[str], replace_invalid: bool, count: Callable[[int], None]
+) -> Iterator[str]:
   for spec in sources:
-    for document in read_documents(spec, replace_invalid):
+    for document in read_documents(spec, replace_invalid, count):
+      if document.long_text is not None:
+        yield from cut_between_words(document.long_text.pieces(count))
       for text, _ in document.parts:
         yield text

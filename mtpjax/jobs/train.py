@@ -18,6 +18,7 @@ from mtpjax.data import (
   load_tokenizer,
   open_rows,
   require_prepared_for,
+  require_within,
 )
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
@@ -77,6 +78,8 @@ def run(
   optimizer = make_optimizer(config.optim, boxes)
   train_rows: Any = open_rows(data.path, "train")
   validation_rows: Any = open_rows(data.path, "validation")
+  for rows in (train_rows, validation_rows):
+    require_within(rows, tokenizer, config.model.vocab_size)
   place = WorkDir(workdir)
   place.claim(config, fingerprint)
   tokenizer.save(place.path)
@@ -131,7 +134,7 @@ def run(
     if len(validation_rows) and config.train.eval_every:
       per_offset = make_evaluator(
         model, config.loss, validation_rows, config.train.batch_size,
-        config.train.eval_batches,
+        config.train.eval_batches, say,
       )  # fmt: skip
 
       def evaluate(params: Any) -> dict[str, float]:
@@ -171,7 +174,8 @@ def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
     there.data.bos_token,
     there.data.eos_tokens,
   )
-  if theirs.fingerprint != tokenizer.fingerprint:
+  size = there.model.vocab_size
+  if theirs.fingerprint_within(size) != tokenizer.fingerprint_within(size):
     raise UserError(
       f"data.tokenizer: {config.data.tokenizer!r} is not the tokenizer of "
       f"base.path = {config.base.path!r} (vocabulary of {tokenizer.vocab_size} "
@@ -209,13 +213,8 @@ def _with_states(
 
 
 def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
-  """Fills `model.vocab_size` in from the tokenizer, or checks it."""
+  """Fills `model.vocab_size` in from the tokenizer, where it is left open."""
   size = config.model.vocab_size or tokenizer.vocab_size
-  if size < tokenizer.vocab_size:
-    raise UserError(
-      f"model.vocab_size: {size} is less than the tokenizer's "
-      f"{tokenizer.vocab_size}; leave it 0 to take that"
-    )
   return dataclasses.replace(
     config, model=dataclasses.replace(config.model, vocab_size=size)
   )

@@ -68,11 +68,17 @@ class Window:
 def flatten(
   per_offset: dict[str, Any], offsets: Sequence[int]
 ) -> dict[str, float]:
-  """Turns {"loss": [..]} into {"loss/offset_1": .., "loss/offset_2": ..}."""
+  """Turns {"loss": [..]} into {"loss/offset_1": .., "loss/offset_2": ..}.
+
+  NaN at an offset of which "targets" counts none is a figure of nothing, and
+  is left out; any other NaN is a figure that went wrong, and stays.
+  """
+  targets = per_offset.get("targets", [1] * len(offsets))
   return {
     f"{name}/offset_{offset}": float(value)
     for name, values in per_offset.items()
-    for offset, value in zip(offsets, values, strict=True)
+    for offset, value, n in zip(offsets, values, targets, strict=True)
+    if n or not math.isnan(value)
   }
 
 

@@ -8,11 +8,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tiny
+import tokenizers
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.checkpoint import convert
 from mtpjax.checkpoint.convert.export import write_hf_weights
+from mtpjax.data import load_tokenizer
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -386,6 +388,22 @@ def test_a_tokenizer_may_be_smaller_than_the_vocabulary_not_larger(tmp_path):
         convert.open_hf(tmp_path)
 
 
+def test_a_token_added_beyond_the_vocabulary_is_no_other_tokenizer(tmp_path):
+  """As `<pad>` is, which many add and no text has."""
+  values = hf_checkpoints.config_values("llama")
+  tensors = hf_checkpoints.random_tensors(values)
+  tokenizer = tokenizers.Tokenizer.from_str(hf_checkpoints.tokenizer_json(46))
+  tokenizer.add_special_tokens(["<pad>"])
+  assert tokenizer.token_to_id("<pad>") == values["vocab_size"] == 48
+  pad = {"tokenizer_config": {"eos_token": "<pad>", "bos_token": "<s>"}}
+  hf_checkpoints.write(tmp_path, values, tensors, tokenizer.to_str(), **pad)
+  opened = convert.open_hf(tmp_path)
+  assert opened.model.vocab_size == 48
+  # What the model cannot write does not end its texts.
+  assert opened.data["eos_tokens"] == ("</s>",)
+  assert opened.data["bos_token"] == "<s>"
+
+
 def data_fields(folder, begins=True, values=None, **files):
   values = hf_checkpoints.config_values("llama") | (values or {})
   tensors = hf_checkpoints.random_tensors(values)
@@ -413,10 +431,10 @@ def test_what_its_configuration_says_goes_first(tmp_path, says):
   [
     ({}, {}, ("</s>",)),
     ({}, {"generation_config": {"eos_token_id": [3, 1]}}, ("w0", "</s>")),
-    ({}, {"generation_config": {"eos_token_id": 4}}, ("w1",)),
-    ({}, {"generation_config": {}}, ()),
-    ({}, {"tokenizer_config": {"eos_token": "w2"}}, ("w2",)),
-    ({}, {"tokenizer_config": {"eos_token": "not there"}}, ()),
+    ({}, {"generation_config": {"eos_token_id": 4}}, ("w1", "</s>")),
+    ({}, {"generation_config": {}}, ("</s>",)),
+    ({}, {"tokenizer_config": {"eos_token": "w2"}}, ("w2", "</s>")),
+    ({}, {"tokenizer_config": {"eos_token": "not there"}}, ("</s>",)),
     (
       {},
       {
@@ -427,11 +445,51 @@ def test_what_its_configuration_says_goes_first(tmp_path, says):
     ),
     ({"eos_token_id": None}, {}, ()),
     ({"eos_token_id": 47}, {}, ()),
+    # Ids: w0 is 3, w1 is 4 and so on.
+    (
+      {"eos_token_id": 5},
+      {"tokenizer_config": {"eos_token": "</s>"}},
+      ("</s>", "w2"),
+    ),
+    ({"eos_token_id": [5, 1, 47]}, {}, ("w2", "</s>")),
+    (
+      {"eos_token_id": None, "text_config": {"eos_token_id": [3, 5]}},
+      {"generation_config": {"eos_token_id": 4}},
+      ("w1", "w0", "w2"),
+    ),
+    (
+      {"eos_token_id": 3},
+      {"special_tokens_map": {"eos_token": {"content": "w2"}}},
+      ("w2", "w0"),
+    ),
   ],
 )
 def test_what_ends_a_text(tmp_path, values, files, expected):
   data = data_fields(tmp_path, True, values, **files)
   assert data["eos_tokens"] == expected
+  # The files that come along say the same to whoever reads them.
+  copy = tmp_path / "copy"
+  copy.mkdir()
+  for name, text in convert.open_hf(tmp_path).files.items():
+    (copy / name).write_text(text)
+  if "not there" not in str(files) and "47" not in str(values):
+    ids = {"</s>": 1} | {f"w{i}": i + 3 for i in range(5)}
+    wanted = tuple(ids[name] for name in expected or ("</s>",))
+    assert load_tokenizer(str(copy)).eos_ids == wanted
+
+
+@pytest.mark.parametrize("value", ["</s>", 1.0, [True], [[1]], {"a": 1}])
+@pytest.mark.parametrize("file", ["config", "generation_config"])
+def test_an_eos_id_that_is_no_number_is_named(tmp_path, file, value):
+  named = {"eos_token_id": value}
+  values = hf_checkpoints.config_values("llama")
+  tensors = hf_checkpoints.random_tensors(values)
+  files = {"generation_config": named} if file != "config" else {}
+  values |= named if file == "config" else {}
+  hf_checkpoints.write(tmp_path, values, tensors, **files)
+  with pytest.raises(UserError, match=f"{file}.json: eos_token_id") as caught:
+    convert.open_hf(tmp_path)
+  assert "\n" not in str(caught.value)
 
 
 def test_files_come_along_as_they_are(tmp_path):

@@ -178,6 +178,14 @@ def test_ends_of_text_and_of_turns():
   assert json.loads(files["generation_config.json"]) == {
     "eos_token_id": [257, 260, 258]
   }
+  named = byte_level(
+    added=[
+      ("</end>", CONTROL), ("<turn>", CONTROL), ("<|im_end|>", USER_DEFINED)
+    ],
+    eos_token_id=256, eot_token_id=257,
+  )  # fmt: skip
+  generation = files_of(named)["generation_config.json"]
+  assert json.loads(generation) == {"eos_token_id": [256, 257, 258]}
   settings = json.loads(files["tokenizer_config.json"])
   assert settings["bos_token"] == "<|begin|>"
   assert settings["eos_token"] == "<|end_of_text|>"
@@ -282,6 +290,9 @@ def test_sentence_piece_special_tokens_and_settings():
                 token_type=[1] * 256), ["merges has 'a b'"]),
     (byte_level(merges=["a b c"]), ["merges has 'a b c'"]),
     (byte_level(eos_token_id=256), ["eos_token_id is 256", "256 tokens"]),
+    (byte_level(pre=["gpt-2"]), ["tokenizer.ggml.pre", "not of the type"]),
+    (byte_level(token_type=1), ["token_type has 1 entries for 256"]),
+    (byte_level(token_type=["1"] * 256), ["token_type", "not numbers"]),
     (byte_level(eos_token_id="x"), ["eos_token_id is 'x'"]),
     (sentence_piece(PIECES, scores=[0.0]), ["scores has 1 entries"]),
     (sentence_piece(PIECES, token_type=[1] * (259 + len(PIECES))),

@@ -3,6 +3,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from typing import Any
 
@@ -515,19 +516,185 @@ def test_a_disk_error_in_orbax_surfaces(tmp_path, capfd):
   assert capfd.readouterr() == ("", "")
 
 
-def test_something_in_the_way(tmp_path, capfd):
-  saving = Store(tmp_path)
-  saving.save(10, make_state(10), {}, wait=True)
-  (tmp_path / "20").mkdir()
-  (tmp_path / "20" / "photo").write_text("")
-  with pytest.raises(
-    UserError, match="20: saving failed .*no checkpoint is at"
-  ):
-    saving.save(20, make_state(20), {}, wait=True)
-  saving.save(30, make_state(30), {})
-  saving.close()
-  assert Store(tmp_path).steps() == [10, 30]
+def interrupted_copy(path):
+  path.mkdir()
+  (path / "state").mkdir()
+  (path / "state" / "manifest.ocdbt").write_text("half")
+
+
+def without_write_permission(path):
+  interrupted_copy(path)
+  path.chmod(0o500)
+
+
+def dangling_link(path):
+  path.symlink_to("nowhere")
+
+
+def a_file(path):
+  path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+  "put", [interrupted_copy, without_write_permission, dangling_link, a_file]
+)
+def test_what_is_in_the_way_is_moved_aside_loudly(tmp_path, capfd, put):
+  fill(tmp_path, 10)
+  put(tmp_path / "20")
+  lines = []
+  with Store(tmp_path) as saving:
+    saving.save(20, make_state(20), {}, log=lines.append)
+  assert len(lines) == 1 and "DAMAGED" in lines[0] and "\n" not in lines[0]
+  (aside,) = tmp_path.glob("20.damaged-*")
+  assert str(tmp_path / "20") in lines[0] and aside.name in lines[0]
+  found, _ = Store(tmp_path).restore(abstract(make_state(20)), log=pytest.fail)
+  assert_same(found, make_state(20))
+  assert Store(tmp_path).steps() == [10, 20]
   assert capfd.readouterr() == ("", "")
+
+
+def test_a_copy_that_stopped_after_the_marker_is_damage(tmp_path):
+  fill(tmp_path, 10, 20)
+  (tmp_path / "20" / digest.NAME).unlink()
+  for path in (tmp_path / "20" / "state").iterdir():
+    if path.is_file():
+      path.unlink()
+  lines = []
+  with Store(tmp_path) as run:
+    run.restore(abstract(make_state(10)), log=lines.append)
+    run.save(20, make_state(20), {})
+  assert "20 is DAMAGED" in lines[-1]
+  assert len(list(tmp_path.glob("20.damaged-*"))) == 1
+
+
+def test_leftovers_of_a_deletion_do_not_stop_a_save(tmp_path):
+  fill(tmp_path, 1, 2)
+  (tmp_path / "1.deleted").mkdir()
+  (tmp_path / "1.deleted" / "half").write_text("")
+  (tmp_path / "7.deleted").write_text("a file")
+  fill(tmp_path, 3, keep=2)
+  assert sorted(os.listdir(tmp_path)) == ["2", "3"]
+
+
+def test_a_step_that_cannot_be_deleted_is_only_warned_of(tmp_path, monkeypatch):
+  fill(tmp_path, 1)
+
+  def refuses(path):
+    raise PermissionError(13, "Permission denied", str(path))
+
+  monkeypatch.setattr(store.shutil, "rmtree", refuses)
+  lines = []
+  with Store(tmp_path, keep=1) as saving:
+    saving.save(2, make_state(2), {}, log=lines.append)
+  assert len(lines) == 1 and "1.deleted: cannot be deleted" in lines[0]
+  assert Store(tmp_path).steps() == [2]
+
+
+# Read back before it counts
+
+
+ODD = ["a[1]", "b*", "c?", "d[!x]", "**", "x\\y", "e%20#x", "[", "g h"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_any_name_of_a_folder_will_do(tmp_path, name):
+  # A neighbour that the name matches as a pattern is not read by mistake.
+  fill(tmp_path / "bb", 2)
+  directory = tmp_path / name / "checkpoints"
+  state = {"w": jnp.arange(4.0)}
+  with Store(directory, keep=1) as saving:
+    saving.save(1, state, {})
+    saving.save(2, state, {"step": 2})
+  assert os.listdir(directory) == ["2"]
+  asked = {
+    "w": jax.ShapeDtypeStruct((4,), "float32", sharding=state["w"].sharding)
+  }
+  with Store(directory) as reading:
+    found, metadata = reading.restore(asked, log=pytest.fail)
+    assert_same(found, state)
+    assert metadata == reading.read_metadata() == {"step": 2}
+
+
+def test_the_alias_of_a_folder_goes_and_is_not_in_messages(
+  tmp_path, monkeypatch
+):
+  (tmp_path / "tmp").mkdir()
+  monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+  directory = tmp_path / "a[1]"
+  fill(directory, 1)
+  (directory / "1" / digest.NAME).unlink()
+  for path in (directory / "1" / "state" / "d").iterdir():
+    path.unlink()
+  with Store(directory) as reading:
+    with pytest.raises(UserError, match="damaged") as error:
+      reading.restore(abstract(make_state(1)), step=1, log=lambda line: None)
+    assert "mtpjax-" not in str(error.value)
+  assert os.listdir(tmp_path / "tmp") == []
+
+
+@pytest.mark.parametrize("lost", ["manifest.ocdbt", "_METADATA", "other tree"])
+def test_a_save_that_cannot_be_read_back_does_not_count(
+  tmp_path, monkeypatch, lost
+):
+  fill(tmp_path, 1, keep=1)
+  real = ocp.save_async
+
+  class Written:
+    def __init__(self, path, *args, **options):
+      if lost == "other tree":
+        args = ({"w": jnp.zeros(1)},)
+      self.path, self.written = path, real(path, *args, **options)
+
+    def result(self):
+      self.written.result()
+      if lost != "other tree":
+        (self.path / "state" / lost).unlink()
+
+  monkeypatch.setattr(store.ocp, "save_async", Written)
+  with pytest.raises(UserError, match="2: saving failed") as error:
+    with Store(tmp_path, keep=1) as saving:
+      saving.save(2, make_state(2), {})
+  assert "\n" not in str(error.value)
+  assert Store(tmp_path).steps() == [1]
+  found, _ = Store(tmp_path).restore(abstract(make_state(1)), log=pytest.fail)
+  assert_same(found, make_state(1))
+
+
+def test_a_verified_step_whose_tree_is_unreadable_is_damage(tmp_path):
+  fill(tmp_path, 10, 20)
+  for path in (tmp_path / "20" / "state").glob("*.ocdbt"):
+    path.unlink()
+  digest.write(tmp_path / "20")
+  lines = []
+  found, _ = Store(tmp_path).restore(abstract(make_state(10)), log=lines.append)
+  assert_same(found, make_state(10))
+  assert len(lines) == 1 and "20 is DAMAGED" in lines[0]
+
+
+# Leaves without elements
+
+
+def test_stores_leaves_of_size_0(tmp_path):
+  state = {
+    "none": jnp.zeros((0, 3)),
+    "half": (jnp.zeros((2, 0), jnp.bfloat16), jnp.arange(3)),
+  }
+  with Store(tmp_path) as saving:
+    saving.save(1, state, {})
+  asked = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(
+      x.shape, x.dtype, sharding=NamedSharding(mesh_of(2), PartitionSpec())
+    ),
+    state,
+  )
+  found, _ = Store(tmp_path).restore(asked, log=pytest.fail)
+  assert_same(found, state)
+  assert found["none"].sharding == asked["none"].sharding
+  part, _ = Store(tmp_path).restore({"none": asked["none"]}, partial=True)
+  assert_same(part, {"none": state["none"]})
+  other = asked | {"none": jax.ShapeDtypeStruct((0, 4), jnp.float32)}
+  with pytest.raises(UserError, match="holds another tree.*\n.*\n.*0x3"):
+    Store(tmp_path).restore(other)
 
 
 def test_a_directory_that_cannot_be_made(tmp_path):

@@ -112,14 +112,22 @@ def test_a_turn_behind_another_generation_prompt_is_found_by_its_words():
   assert trained(forced) == ["Hello<|im_end|>\n", "See you<|im_end|>\n"]
 
 
-COUNTED = "{{ messages|length }} messages" + CHATML
+def test_what_a_template_says_of_all_messages_confuses_no_turn():
+  counted = "{{ messages|length }} messages" + CHATML
+  assert trained(counted) == ["Hello<|im_end|>\n", "See you<|im_end|>\n"]
+
+
+# What is said also stands where it is not said; or nowhere.
+SUMMARY = "{{ messages[1].content|length }} characters: " + CHATML
+SILENT = CHATML.replace("message['content'] +", "'...' +")
 ECHOING = CHATML.replace(
   "message['content'] + ", "message['content'] + message['content'] + "
 ).replace("assistant\n' }}", "bot\n' }}")
 
 
-@pytest.mark.parametrize("source", [COUNTED, ECHOING])
+@pytest.mark.parametrize("source", [SUMMARY, SILENT, ECHOING])
 def test_a_turn_that_cannot_be_told_is_named(source):
+  source = source.replace("assistant\n' }}", "bot\n' }}")
   with pytest.raises(UserError) as caught:
     template(source).split(TALK, "d.jsonl:7")
   message = str(caught.value)

@@ -48,6 +48,74 @@ def test_all_ids_of_the_generation_config_end_a_text(tmp_path):
     assert load(folder, "", ("<a>",)).eos_ids == (280,)
 
 
+HF = {"model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+  ("files", "expected"),
+  [
+    # What the usual library stops at, and its tokenizer's own.
+    (
+      {
+        "config": HF | {"eos_token_id": 5},
+        "tokenizer_config": {"eos_token": "</s>"},
+      },
+      (1, 5),
+    ),
+    ({"config": HF | {"eos_token_id": [280, 5, 280]}}, (280, 5)),
+    (
+      {
+        "config": HF | {"text_config": {"eos_token_id": 282}},
+        "generation_config": {"eos_token_id": [281], "temperature": 0.5},
+        "tokenizer_config": {"eos_token": {"content": "<a>"}},
+      },
+      (280, 281, 282),
+    ),
+    ({"special_tokens_map": {"eos_token": {"content": "<b>"}}}, (281,)),
+    (
+      {
+        "special_tokens_map": {"eos_token": "<b>"},
+        "tokenizer_config": {"eos_token": "<a>"},
+      },
+      (280, 281),
+    ),
+    # The model's vocabulary may be larger; a run's configuration is none.
+    ({"config": HF | {"eos_token_id": [999, 5]}}, (5,)),
+    ({"config": {"data": {}, "eos_token_id": 5}}, (1,)),
+    ({"config": [5]}, (1,)),
+  ],
+)
+def test_a_text_ends_at_what_any_file_names(tmp_path, files, expected):
+  folder = write_folder(tmp_path / "tok", TOKENS)
+  for name, values in files.items():
+    (folder / f"{name}.json").write_text(json.dumps(values))
+  tokenizer = load(folder)
+  assert tokenizer.eos_ids == expected
+  # A run has a config.json of its own, and must stop there as well.
+  saved = tmp_path / "saved"
+  saved.mkdir()
+  tokenizer.save(saved)
+  assert not (saved / "config.json").exists()
+  assert load(saved).eos_ids == expected
+  if "generation_config" in files:
+    kept = json.loads((saved / "generation_config.json").read_text())
+    assert kept["temperature"] == 0.5
+
+
+def test_byte_order_marks_before_json_and_templates_are_no_text(tmp_path):
+  folder = write_folder(
+    tmp_path / "tok", TOKENS, config={"eos_token": "<b>"},
+    generation={"eos_token_id": 282}, template="{{ 'Hi' }}",
+  )  # fmt: skip
+  plain = load(folder)
+  for file in folder.iterdir():
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+  marked = load(folder)
+  assert marked.eos_ids == (281, 282)
+  assert marked.fingerprint == plain.fingerprint
+  assert marked.chat_template.source == "{{ 'Hi' }}"
+
+
 def test_no_bos_is_said_by_null(tmp_path):
   for config, bos_id in (
     ({"bos_token": None}, None),
@@ -171,6 +239,9 @@ def test_the_fingerprint_without_a_template_is_of_ids_alone(tmp_path):
     ("tokenizer_config.json", "{", "not valid JSON"),
     ("tokenizer_config.json", "[]", "list instead of a JSON object"),
     ("tokenizer_config.json", "[" * 100_000, "nested out of all measure"),
+    ("tokenizer_config.json", '{"a": ' + "9" * 5000 + "}", "a number out of"),
+    ("special_tokens_map.json", '{"eos_token": 5}', "eos_token 5 is neither"),
+    ("special_tokens_map.json", "[", "not valid JSON"),
     ("generation_config.json", "{]", "not valid JSON"),
     ("generation_config.json", "5", "int instead of a JSON object"),
     ("tokenizer_config.json", '{"bos_token": 5}', "bos_token 5 is neither"),

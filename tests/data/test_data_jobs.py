@@ -1,12 +1,17 @@
 """The commands `prepare` and `tokenizer`, from sources to a summary."""
 
+import gzip
 import io
+import signal
+import subprocess
+import sys
 
 import rich.console
-from corpora import TEXTS, write_texts
+from corpora import TEXTS, write_jsonl, write_texts
 
-from mtpjax.config import Config, Data
-from mtpjax.data import load_tokenizer, open_rows
+from mtpjax import data as data_lib
+from mtpjax.config import Config, Data, Heads
+from mtpjax.data import load_tokenizer, open_rows, size_of, text_files
 from mtpjax.jobs import prepare, tokenizer
 
 
@@ -35,3 +40,123 @@ def test_train_a_tokenizer_then_prepare_with_it(tmp_path):
   assert "already holds exactly this" in text.getvalue()
   n_rows = result["splits"]["train"]["rows"]
   assert len(open_rows(config.data.path, "train")) == n_rows
+
+
+def run(tmp_path, texts, offsets=(1, 2, 3, 4), **changes):
+  """Prepares texts, or the sources given; returns what is printed."""
+  text = io.StringIO()
+  console = rich.console.Console(file=text, width=200)
+  if "sources" not in changes:
+    changes["sources"] = (write_texts(tmp_path / "texts", texts),)
+  data = Data(**({"path": str(tmp_path / "data"), "row_length": 16} | changes))
+  config = Config(data=data, heads=Heads(offsets=offsets))
+  prepare.run(config, console)
+  return [l for l in text.getvalue().splitlines() if l.startswith("WARNING")]
+
+
+def test_a_split_without_rows_is_said(tmp_path):
+  for _ in range(2):  # also where the folder is there already
+    (line,) = run(tmp_path, ["a text", "another"], validation_fraction=0.0)
+    assert "validation split has no rows" in line
+    assert "--data.validation-fraction" in line and str(tmp_path) in line
+
+
+def test_offsets_without_targets_are_said(tmp_path):
+  texts = ["long enough for any of them", "ab"]
+  # The seed decides which of the two is held out.
+  lines = [
+    run(tmp_path, texts, path=str(tmp_path / str(s)), seed=s) for s in range(9)
+  ]
+  short = [line for found in lines for line in found if "validation" in line]
+  assert 0 < len(short) < 9
+  # Two bytes between BOS and EOS: the last is three behind the first.
+  for line in short:
+    assert "no targets for offsets 4;" in line
+    assert "no further than offset 3" in line
+  everything = run(
+    tmp_path, texts, offsets=(1, 2, 3), path=str(tmp_path / "three")
+  )
+  assert everything == []
+
+
+def test_a_split_without_targets_is_said(tmp_path):
+  records = [{"q": "question", "a": "answer"}, {"q": "question", "a": ""}]
+  train = write_jsonl(tmp_path / "train.jsonl", records[:1])
+  held = write_jsonl(tmp_path / "held.jsonl", records[1:])
+  (line,) = run(
+    tmp_path, [], sources=(f"jsonl:{train}:q,a",),
+    validation_sources=(f"jsonl:{held}:q,a",), add_eos=False,
+  )  # fmt: skip
+  assert "the validation split has no targets" in line
+  assert "completions" in line
+
+
+def test_a_tail_that_is_held_out_is_said(tmp_path):
+  (line,) = run(tmp_path, ["a line of text\n" * 30], validation_fraction=0.1)
+  assert "one document only" in line and "held out" in line
+  assert "--data.validation-fraction 0.1" in line
+
+
+def test_sigterm_and_ctrl_c_leave_nothing(tmp_path, monkeypatch):
+  """The signal comes while rows are written, in a process of its own."""
+  source = write_texts(tmp_path / "texts")
+  before = sorted(tmp_path.iterdir())
+  code = """
+import os, signal, sys
+import rich.console
+from mtpjax.config import Config, Data
+from mtpjax.data.rows import RowWriter
+from mtpjax.jobs import prepare
+append = RowWriter.append
+def stopped(self, rows):
+  append(self, rows)
+  os.kill(os.getpid(), int(sys.argv[3]))
+RowWriter.append = stopped
+data = Data(path=sys.argv[1], sources=(sys.argv[2],), row_length=16)
+prepare.run(Config(data=data), rich.console.Console())
+"""
+  for number, status in (
+    (signal.SIGTERM, 143),
+    (signal.SIGINT, -signal.SIGINT),  # Python's own end by Ctrl-C
+    (signal.SIGKILL, -signal.SIGKILL),
+  ):
+    done = subprocess.run(
+      [
+        sys.executable, "-c", code, str(tmp_path / "data"), source,
+        str(int(number)),
+      ],
+      capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr.decode()
+    if number == signal.SIGTERM:
+      assert done.stderr == b""
+    if number != signal.SIGKILL:
+      assert sorted(tmp_path.iterdir()) == before
+  (left,) = set(tmp_path.iterdir()) - set(before)
+  assert left.name.startswith("data.part-")
+  run(tmp_path, [], sources=(source,))
+  assert not left.exists()
+  assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_progress_goes_by_the_bytes_of_the_sources(tmp_path, monkeypatch):
+  """All that sizes promise is read: whole, packed, and in pieces."""
+  monkeypatch.setattr(text_files, "SHORT", 500)
+  texts = write_texts(tmp_path / "texts")
+  (tmp_path / "long.txt").write_bytes(b"a long text " * 100)
+  (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(b"packed " * 300))
+  lines = write_jsonl(tmp_path / "a.jsonl", [{"t": "one"}, {"t": "two"}])
+  sources = (
+    texts, f"text:{tmp_path}/long.txt", f"text:{tmp_path}/packed.txt.gz",
+    f"jsonl:{lines}:t", "python-package:json",
+  )  # fmt: skip
+  config = Data(path=str(tmp_path / "data"), sources=sources, row_length=16)
+  seen = []
+  data_lib.prepare(config, load_tokenizer("bytes"), count=seen.append)
+  sizes = [size_of(source) for source in sources]
+  assert sum(seen) == sum(sizes)
+  assert size_of("tfds:tiny:train") is None
+  read = []
+  for source in sources:
+    list(tokenizer._texts([source], False, read.append))
+  assert sum(read) == sum(sizes)

@@ -16,12 +16,15 @@ from corpora import (
 )
 
 from mtpjax.config import Data
+from mtpjax.data import corpus as corpus_lib
 from mtpjax.data import (
   load_fingerprint,
   load_tokenizer,
+  longest_reach,
   open_rows,
   packing,
   prepare,
+  require_within,
   train_bpe,
 )
 from mtpjax.data.corpus import held_out_draw
@@ -150,6 +153,21 @@ def test_several_eos_the_first_is_written(tmp_path):
   assert {p[0][-1] for p in pieces if len(p[0]) < 16} == {
     identity["eos_ids"][0]
   }
+
+
+def test_rows_fit_a_model_that_lacks_only_ids_they_do_not_have(tmp_path):
+  tokenizer = load_tokenizer("bytes")
+  config, _ = prepared(tmp_path, add_bos=False, add_eos=False)
+  for split in ("train", "validation"):
+    rows = open_rows(config.path, split)
+    largest = max(row["tokens"].max() for row in rows)
+    assert rows.largest_id() == largest < 256
+    for enough in (largest + 1, 258, 300):
+      require_within(rows, tokenizer, enough)
+    fails(
+      lambda rows=rows, n=largest: require_within(rows, tokenizer, n),
+      f"{largest} is less than the tokenizer's 258", f"id {largest}",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("fraction", [1e-9, 1 - 1e-9])
@@ -319,3 +337,126 @@ def test_missing_or_damaged_folders_are_noticed(tmp_path):
   fails(lambda: load_fingerprint(config.path), "format 99", "mtpjax prepare")
   fingerprint.write_text("{")
   fails(lambda: load_fingerprint(config.path), "damaged", "mtpjax prepare")
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_rows_are_those_of_grains_packer(tmp_path, seed):
+  import grain
+
+  rng = np.random.default_rng(seed)
+  lengths_N = rng.integers(1, 17, 900)
+  n = int(lengths_N.sum())
+  rng.integers(0, 300, n, np.uint16).tofile(tmp_path / "tokens")
+  (rng.random(n) < 0.7).tofile(tmp_path / "mask")
+  flat = corpus_lib.Corpus(
+    corpus_lib.FlatFile(tmp_path / "tokens", np.dtype(np.uint16)),
+    corpus_lib.FlatFile(tmp_path / "mask", np.dtype(np.bool_)),
+    lengths_N, rng.random(900), 0,
+  )  # fmt: skip
+  pieces = corpus_lib.cut_pieces(flat, np.arange(900), 16)
+  expected = grain.experimental.FirstFitPackIterDataset(
+    grain.MapDataset.source(pieces).seed(seed).shuffle().to_iter_dataset(),
+    length_struct={"tokens": 16, "loss_mask": 16},
+    num_packing_bins=64, seed=seed, meta_features=("loss_mask",),
+  )  # fmt: skip
+  names = {
+    "tokens": "tokens", "segments": "tokens_segment_ids",
+    "positions": "tokens_positions", "loss_mask": "loss_mask",
+  }  # fmt: skip
+  found = list(packing.pack(pieces, 16, seed))
+  assert len(found) > 3
+  rows = list(expected)
+  for name, theirs in names.items():
+    mine_NT = np.concatenate([some[name] for some in found])
+    assert (mine_NT == np.stack([row[theirs] for row in rows])).all()
+  flat.close()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "bpe"])
+def test_the_end_of_a_single_document_is_held_out(tmp_path, kind):
+  path = "bytes"
+  if kind == "bpe":
+    path = str(tmp_path / "tokenizer.json")
+    train_bpe(TEXTS, 300, path)
+  paragraphs = [f"paragraph {i}\n" + f"line é{i}\n" * 9 for i in range(60)]
+  text = "\n".join(paragraphs)
+  source = write_texts(tmp_path / "texts", [text])
+  config, result = prepared(
+    tmp_path, sources=(source,), tokenizer=path, validation_fraction=0.1
+  )
+  tokenizer = load_tokenizer(path)
+  ids = [tokenizer.bos_id, *tokenizer.encode(text), tokenizer.eos_ids[0]]
+  counts = {s: c["tokens"] for s, c in result["splits"].items()}
+  n = counts["train"]
+  assert sum(counts.values()) == len(ids)
+  assert abs(counts["validation"] - 0.1 * len(ids)) < 0.06 * len(ids)
+  for split, part in (("train", ids[:n]), ("validation", ids[n:])):
+    tokens = [p[0] for p in all_pieces(config.path, split)]
+    assert multiset(tokens) == multiset(cut(part, 16))
+  # What is held out begins as a paragraph does.
+  assert tokenizer.decode(ids[n:]).lstrip("\n").startswith("paragraph ")
+  assert tokenizer.decode(ids[:n]).endswith("\n")
+  plain = load_tokenizer(path)
+  assert prepare(config, plain)["kept"]
+  assert result["identity"]["held_out"] == "tail"
+
+
+def test_no_end_is_held_out_where_none_is_wanted_or_can_be(tmp_path):
+  text = "some words and then some more of them. " * 5
+  long = write_texts(tmp_path / "long", [text])
+  short = write_texts(tmp_path / "short", ["short"])
+  two = write_texts(tmp_path / "two", [text, text + text])
+  answer = write_jsonl(tmp_path / "a.jsonl", [{"q": "x" * 300, "a": "y"}])
+  for name, changes in {
+    "nothing wanted": {"sources": (long,), "validation_fraction": 0.0},
+    "one row": {"sources": (short,)},
+    "two": {"sources": (two,)},
+    "no target in front": {"sources": (f"jsonl:{answer}:q,a",)},
+    "own sources": {"sources": (long,), "validation_sources": (short,)},
+  }.items():
+    path = str(tmp_path / "prepared" / name)
+    result = prepared(tmp_path, path=path, **changes)[1]
+    assert "held_out" not in result["identity"], name
+    n_held_out = result["splits"]["validation"]["documents"]
+    assert n_held_out == (name in ("two", "own sources")), name
+
+
+def test_sources_for_validation_without_text_take_nothing(tmp_path):
+  empty = write_texts(tmp_path / "empty", [""])
+  _, result = prepared(tmp_path, validation_sources=(empty,))
+  assert result["splits"]["validation"]["documents"] == 0
+  text = write_texts(tmp_path / "text", ["held out, and not for training"])
+  fails(
+    lambda: prepared(
+      tmp_path, sources=(empty,), validation_sources=(text,),
+      path=str(tmp_path / "other"),
+    ),
+    "no token to train on",
+  )  # fmt: skip
+
+
+def test_a_text_that_begins_with_bos_gets_no_second(tmp_path):
+  path = str(tmp_path / "tokenizer.json")
+  train_bpe(TEXTS, 300, path)
+  source = write_texts(tmp_path / "texts", ["<s>a text", "a text"])
+  config, _ = prepared(
+    tmp_path, sources=(source,), tokenizer=path, validation_fraction=0.0
+  )
+  pieces = [p[0] for p in all_pieces(config.path, "train")]
+  assert pieces[0] == pieces[1]
+  assert pieces[0].count(0) == 1
+
+
+def test_how_far_targets_reach(tmp_path):
+  records = [{"q": "x" * i, "a": "y" * (i % 3)} for i in range(9)]
+  source = f"jsonl:{write_jsonl(tmp_path / 'a.jsonl', records)}:q,a"
+  config, _ = prepared(
+    tmp_path, sources=(source,), row_length=64, add_eos=False
+  )
+  for split in ("train", "validation"):
+    pieces = all_pieces(config.path, split)
+    farthest = max(
+      max([at for at, is_on in enumerate(mask) if is_on], default=0)
+      for _, _, mask in pieces
+    )
+    assert longest_reach(config.path, split) == farthest > 0

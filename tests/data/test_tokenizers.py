@@ -267,6 +267,31 @@ def test_fingerprint_changes_with_what_it_stands_for(tmp_path, bpe_path):
   assert len(different) == 5
 
 
+def test_tokens_added_beyond_a_vocabulary_are_not_of_its_fingerprint(
+  tmp_path, bpe_path
+):
+  plain = load_tokenizer(str(bpe_path))
+  definition = json.loads(bpe_path.read_text())
+  added = definition["added_tokens"]
+  definition["added_tokens"] = [*added, added[0] | {"content": "<pad>"}]
+  definition["added_tokens"][-1]["id"] = 300
+  definition["padding"] = {
+    "strategy": "BatchLongest", "direction": "Right", "pad_id": 300,
+    "pad_to_multiple_of": None, "pad_type_id": 0, "pad_token": "<pad>",
+  }  # fmt: skip
+  path = tmp_path / "padded.json"
+  path.write_text(json.dumps(definition))
+  padded = load_tokenizer(str(path))
+  assert padded.vocab_size == 301 and plain.vocab_size == 300
+  assert padded.fingerprint_within(300) == plain.fingerprint_within(300)
+  assert padded.fingerprint_within(301) != plain.fingerprint_within(301)
+  # One that is among the model's ids is another tokenizer.
+  other = load_tokenizer(str(bpe_path), "</s>")
+  assert other.fingerprint_within(300) != plain.fingerprint_within(300)
+  bytewise = load_tokenizer("bytes")
+  assert bytewise.fingerprint_within(300) == bytewise.fingerprint
+
+
 def test_truncation_and_padding_of_the_file_are_ignored(tmp_path, bpe_path):
   definition = json.loads(bpe_path.read_text())
   definition["truncation"] = {

@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import programs
 import pytest
 from decoding import (
   CHAIN,
@@ -27,7 +28,7 @@ LENGTHS = (1, 2, 13, 20)  # of prompts; one more token is committed
 GARBAGE = 1e6  # of the kind that a mask must keep out altogether
 
 
-@jax.jit
+@programs.full_jit
 def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
   """As `step` runs its trees; of any tree of NODES nodes."""
   out = MODEL.apply_trunk(
@@ -40,7 +41,7 @@ def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
   return MODEL.trunk.logits(params["lm"], out.hidden_BTD)
 
 
-@jax.jit
+@programs.full_jit
 def text_logits(lm_params, tokens_T):
   """Without cache and tree, behind the last token of a text from zeros on."""
   positions_1T = jnp.arange(REPLAYED)[None]

@@ -72,5 +72,6 @@ def test_a_text_without_any_draft_has_no_shares():
   tree = Tree.chain(2)
   counts = count_acceptance(tree, [result_of(tree, [None, None], False)])
   assert (counts.proposed, counts.drafting_passes, counts.accepted) == (0, 0, 0)
-  assert counts.acceptance_by_offset == (0, 0)
+  assert counts.acceptance_by_offset == (None, None)
+  assert counts.acceptance_by_node == (1, None, None)
   assert counts.tokens_per_pass == 1

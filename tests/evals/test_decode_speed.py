@@ -41,7 +41,9 @@ def specs():
 
 @pytest.fixture(scope="module")
 def speeds(params, specs):
-  found = measure_decoding(params, REQUESTS, specs, 2, 1, False)
+  rounds = []
+  found = measure_decoding(params, REQUESTS, specs, 2, 1, False, rounds.append)
+  assert rounds == [1, 2, 3, 4, 5, 6]
   return {(speed.kind, speed.mode): speed for speed in found}
 
 

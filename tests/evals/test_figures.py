@@ -13,7 +13,7 @@ def draw_acceptance(path):
   figures.save_acceptance_figure(
     path,
     {
-      "temperature 0": {"code, chain": [0.6, 0.3], "code, lookup": [0.2]},
+      "temperature 0": {"code, chain": [0.6, 0.3], "code, lookup": [0.2, None]},
       "temperature 1": {},
     },
   )

@@ -6,14 +6,18 @@ import io
 import json
 import pathlib
 import sys
+import tempfile
 import types
 
 import jax
 import numpy as np
+import offline  # noqa: F401
 import pytest
 import reference
 import rich.console
 import tiny
+import tokenizers
+from tokenizers import decoders, models, normalizers
 
 from mtpjax import api, parallel
 from mtpjax import config as config_lib
@@ -49,8 +53,55 @@ def loaded(add_bos=True):
   )
 
 
-def answers(batch_size=4, add_bos=True):
-  return Answers(loaded(add_bos), batch_size, 0)
+def answers(batch_size=4, add_bos=True, **others):
+  return Answers(loaded(add_bos), batch_size, 0, **others)
+
+
+def with_tokenizer(tokenizer, **others):
+  """Answers of the same model to other ids."""
+  changed = dataclasses.replace(loaded(), tokenizer=tokenizer)
+  return Answers(changed, 4, 0, **others)
+
+
+@functools.cache
+def merging_tokenizer():
+  """Letters, a space, and merges up to "Answer"; ids below 30."""
+  vocabulary = ["<s>", *"Answering xy", "An", "Ans", "we", "wer", "Answer"]
+  vocabulary = list(dict.fromkeys(vocabulary))
+  merges = [("A", "n"), ("An", "s"), ("w", "e"), ("we", "r"), ("Ans", "wer")]
+  return bpe(
+    {token: i for i, token in enumerate(vocabulary)}, merges, None, ("<s>",)
+  )
+
+
+@functools.cache
+def metaspace_tokenizer():
+  """Llama 2's manner: spaces as "▁", and one before every text."""
+  vocabulary = ["<s>", "<unk>", "▁", "a", "b", "c", "▁a", "bc"]
+  before = normalizers.Sequence(
+    [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+  )
+  return bpe(
+    {token: i for i, token in enumerate(vocabulary)},
+    [("▁", "a"), ("b", "c")],
+    before,
+    ("<s>",),
+    unk_token="<unk>",
+  )
+
+
+def bpe(vocabulary, merges, normalizer, special, **others):
+  made = tokenizers.Tokenizer(models.BPE(vocabulary, merges, **others))
+  if normalizer is not None:
+    made.normalizer = normalizer
+  made.decoder = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.Fuse()]
+  )
+  made.add_special_tokens(list(special))
+  with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder) / "tokenizer.json"
+    made.save(str(path))
+    return load_tokenizer(str(path), "<s>", ("<s>",))
 
 
 def plain_logprobs(ids):
@@ -77,6 +128,19 @@ def plain_score(context, continuation):
   )
 
 
+def plain_rolling(ids, prefix):
+  """Sum over a text in windows of MAX_LENGTH, each token predicted once."""
+  total = 0.0
+  everything = [prefix, *ids]
+  for start in range(0, len(ids), MAX_LENGTH):
+    end = min(start + MAX_LENGTH, len(ids))  # predicts ids[start:end]
+    first = max(end - MAX_LENGTH, 0)
+    window = everything[first : end + 1]
+    split = start + 1 - first
+    total += plain_score(window[:split], window[split:])[0]
+  return total
+
+
 def random_ids(seed, n):
   return np.random.default_rng(seed).integers(0, 258, n).tolist()
 
@@ -90,6 +154,11 @@ def assert_scores(actual, expected):
   np.testing.assert_allclose(
     [a[0] for a in actual], [e[0] for e in expected], rtol=1e-5
   )
+
+
+@pytest.fixture
+def lm_eval():
+  return pytest.importorskip("lm_eval")
 
 
 PAIRS = [
@@ -144,6 +213,23 @@ def test_lengths_share_few_programs():
   assert likelihood.score_rows._cache_size() - before == 2
 
 
+def test_long_rows_are_fewer_in_a_batch(monkeypatch):
+  rows = []
+
+  def note(model, lm, tokens_BT, targets_BT, length_B):
+    rows.append(tokens_BT.shape)
+    return score_rows(model, lm, tokens_BT, targets_BT, length_B)
+
+  score_rows = likelihood.score_rows
+  monkeypatch.setattr(likelihood, "score_rows", note)
+  monkeypatch.setattr(likelihood, "_FULL_BATCH_TOKENS", 32)
+  pairs = [(random_ids(n, n), random_ids(n, 2)) for n in (60, 4, 8, 50, 9, 40)]
+  scorer = Scorer(loaded().model, loaded().params["lm"], 4, 64)
+  assert_scores(scorer.score(pairs), [plain_score(*pair) for pair in pairs])
+  # Twice as long is a quarter of the rows.
+  assert rows == [(1, 64)] * 3 + [(4, 32)]
+
+
 def test_a_long_text_loses_its_front():
   context, continuation = random_ids(1, 40), random_ids(2, 5)
   scorer = Scorer(loaded().model, loaded().params["lm"], 2, MAX_LENGTH)
@@ -170,6 +256,167 @@ def test_sizes_below_one_are_refused():
   for sizes, name in (((0, 5), "batch_size"), ((5, -1), "max_length")):
     with pytest.raises(UserError, match=f"{name}: .* must be at least 1"):
       Scorer(loaded().model, loaded().params["lm"], *sizes)
+
+
+def test_an_imported_model_has_its_own_length(tmp_path):
+  (tmp_path / "origin.json").write_text('{"max_length": 300}')
+  lines = []
+  model = Answers(
+    dataclasses.replace(loaded(), workdir=tmp_path), 2, 0, lines.append
+  )
+  assert model.max_length == 300
+  # Far beyond the rows: nothing is cut, and all of it counts.
+  context = list(b"0123456789" * 20)
+  [score] = model._loglikelihood_tokens([((), context, [7, 8])])
+  assert_scores([score], [plain_score(context, [7, 8])])
+  assert abs(score[0] - plain_score(context[-23:], [7, 8])[0]) > 1e-3
+  assert (lines, model.cut_texts) == ([], 0)
+  shorter = Answers(loaded(), 2, 9)
+  assert shorter.max_length == 9
+
+
+def test_what_is_cut_is_counted():
+  lines = []
+  model = answers(say=lines.append)
+  asked = [((), random_ids(n, n), [5]) for n in (24, 25, 3, 40)]
+  model._loglikelihood_tokens(asked)
+  assert lines == [
+    "WARNING: 2 of 4 texts lose their front (up to 16 tokens): the model sees "
+    "24 tokens; --max-length gives it another length"
+  ]
+  contexts = ["a" * 30, "b" * 11, "c"]
+  model.generate_until([request(c, {"max_gen_toks": 12}) for c in contexts])
+  assert "1 of 3 texts lose their front (up to 19 tokens)" in lines[1]
+  assert (len(lines), model.cut_texts) == (2, 3)
+
+
+def test_a_text_ends_where_the_length_of_the_model_does(monkeypatch):
+  lines, asked = [], []
+  generate = api.Loaded.generate
+
+  def note(self, prompts, *args, **kwargs):
+    asked.extend(prompts)
+    found = generate(self, prompts, *args, **kwargs)
+    # As if the second text had ended by itself.
+    found[1] = dataclasses.replace(found[1], finish_reason="eos")
+    return found
+
+  monkeypatch.setattr(api.Loaded, "generate", note)
+  model = answers(say=lines.append)
+  requests = [request("a" * n, {"max_gen_toks": 200}) for n in (9, 5, 3)]
+  model.generate_until(requests)
+  assert [p["max_new_tokens"] for p in asked] == [14, 18, 20]
+  assert [len(p["ids"]) + p["max_new_tokens"] for p in asked] == [24] * 3
+  assert "2 of 3 texts end before max_gen_toks" in lines[0]
+
+
+def test_progress_runs_to_the_end():
+  seen = []
+  model = answers(2, on_progress=lambda *args: seen.append(args))
+  model.loglikelihood([request("ab", "c")] * 5)
+  assert seen == [("scoring texts", n, 5) for n in (0, 2, 4, 5)]
+  seen.clear()
+  model.generate_until([request("ab", {"max_gen_toks": 3})] * 3)
+  assert seen[-1][1:] == (3, 3)
+
+
+def test_a_token_across_the_border_leaves_the_continuation_its_own():
+  tokenizer = merging_tokenizer()
+  model = with_tokenizer(tokenizer)
+  ids = {t: tokenizer.encode(t) for t in ("Ans", "wer", "Answer", "i", "n")}
+  assert all(len(i) == 1 for i in ids.values())
+  bos = tokenizer.bos_id
+  ans = [bos, *ids["Ans"]]
+  # Nothing would be left.
+  assert model.encode_pair("Ans", "wer") == (ans, ids["wer"])
+  # Only the end would be left.
+  assert model.encode_pair("Ans", "werin") == (
+    ans, [*ids["wer"], *ids["i"], *ids["n"]]
+  )  # fmt: skip
+  [score] = model.loglikelihood([request("Ans", "wer")])
+  assert_scores([score], [plain_score(ans, ids["wer"])])
+  assert score[0] < 0
+
+
+@pytest.mark.parametrize(
+  "make, alphabet, before",
+  [(merging_tokenizer, "Answer ing", ""), (metaspace_tokenizer, "abc ", " ")],
+)
+def test_what_is_scored_spells_the_continuation(make, alphabet, before):
+  tokenizer = make()
+  model = with_tokenizer(tokenizer)
+  rng = np.random.default_rng(0)
+  n_within = 0
+  for _ in range(300):
+    context, continuation = (
+      "".join(rng.choice(list(alphabet), rng.integers(1, 7))) for _ in range(2)
+    )
+    first, then = model.encode_pair(context, continuation)
+    assert first and then
+    stripped = context.rstrip()
+    assert first == model.tok_encode(stripped)
+    n_within += bool(stripped)
+    spelled = tokenizer.decode([*first, *then])
+    assert spelled == before + context + continuation
+  assert n_within > 200
+
+
+def test_contexts_and_continuations_at_their_limits():
+  model = answers()
+  assert model.encode_pair("", "a") == ([BOS], [97])
+  assert model.encode_pair("  ", "a") == ([BOS], [32, 32, 97])
+  assert model.encode_pair("q ", "") == ([BOS, 113], [32])
+  assert model.encode_pair("q", " ") == ([BOS, 113], [32])
+  without = answers(add_bos=False)
+  assert without.encode_pair(" \n", "a") == ([EOS], [32, 10, 97])
+  for context in ("q", ""):
+    with pytest.raises(UserError, match="has no tokens") as error:
+      model.loglikelihood([request("q", "a"), request(context, "")])
+    assert "\n" not in str(error.value)
+
+
+def test_a_bos_that_is_written_is_told_once():
+  tokenizer = merging_tokenizer()
+  model = with_tokenizer(tokenizer)
+  bos = tokenizer.bos_id
+  x, y = tokenizer.encode("x"), tokenizer.encode("y")
+  assert model.encode_pair("<s>x", "y") == ([bos, *x], y)
+  assert model.encode_pair("", "<s>x") == ([bos], x)
+  assert model.encode_pair("", "<s>") == ([bos], [bos])  # all there is
+  scores = model.loglikelihood_rolling([request("<s>xy"), request("xy")])
+  assert scores[0] == scores[1] < 0
+  assert_scores([(scores[0], True)], [(plain_score([bos], [*x, *y])[0], True)])
+
+
+def test_a_long_continuation_is_scored_in_windows():
+  continuation = random_ids(3, 60)
+  lines = []
+  model = answers(say=lines.append)
+  scores = model._loglikelihood_tokens(
+    [((), [1, 2, 3], continuation), ((), [1], [2])]
+  )
+  assert scores[0][0] == pytest.approx(plain_rolling(continuation, 3))
+  assert_scores(scores[1:], [plain_score([1], [2])])
+  assert "1 of 2 texts lose their front" in lines[0]
+
+
+def test_windows_are_those_of_the_harness(lm_eval):
+  from lm_eval import utils
+
+  model = answers()
+  for n in (0, 1, 23, 24, 25, 48, 49, 100):
+    ids = random_ids(n, n)
+    windows = utils.get_rolling_token_windows(ids, BOS, MAX_LENGTH, 1)
+    assert model._windows(ids, BOS) == [
+      utils.make_disjoint_window(window) for window in windows
+    ]
+
+
+def test_pairs_are_split_as_by_the_harness_where_no_token_crosses(lm_eval):
+  ours = harness_model(loaded())
+  theirs = super(type(ours).__mro__[1], ours)._encode_pair
+  for pair in (("ab", " cd"), ("q ", "r"), ("x\n\n", "y"), ("é", "ü")):
+    assert ours.encode_pair(*pair) == theirs(*pair)
 
 
 def test_ids_begin_as_those_of_the_run():
@@ -263,24 +510,6 @@ def test_without_the_extra_the_way_out_is_named(monkeypatch):
 # From here on with the harness itself, where it is installed.
 
 
-@pytest.fixture
-def lm_eval():
-  return pytest.importorskip("lm_eval")
-
-
-def plain_rolling(ids, prefix):
-  """Sum over a text in windows of MAX_LENGTH, each token predicted once."""
-  total = 0.0
-  everything = [prefix, *ids]
-  for start in range(0, len(ids), MAX_LENGTH):
-    end = min(start + MAX_LENGTH, len(ids))  # predicts ids[start:end]
-    first = max(end - MAX_LENGTH, 0)
-    window = everything[first : end + 1]
-    split = start + 1 - first
-    total += plain_score(window[:split], window[split:])[0]
-  return total
-
-
 def test_a_rolling_score_is_the_sum_over_the_text(lm_eval):
   texts = ["a", "some words", "x = 1\n" * 9, ""]
   found = harness_model(loaded(), 3).loglikelihood_rolling(
@@ -309,7 +538,6 @@ task: letters
 dataset_path: json
 dataset_kwargs:
   data_files: {{test: {data}}}
-  cache_dir: {cache}
 test_split: test
 output_type: multiple_choice
 doc_to_text: "{{{{question}}}}"
@@ -322,7 +550,6 @@ task: continuation
 dataset_path: json
 dataset_kwargs:
   data_files: {{test: {data}}}
-  cache_dir: {cache}
 test_split: test
 output_type: generate_until
 doc_to_text: "{{{{question}}}}"
@@ -354,7 +581,7 @@ def tasks(lm_eval, tmp_path):
   files = []
   for name, text in (("choice", CHOICE), ("generation", GENERATION)):
     files.append(tmp_path / f"{name}.yaml")
-    files[-1].write_text(text.format(data=data, cache=tmp_path / "cache"))
+    files[-1].write_text(text.format(data=data))
   return [str(file) for file in files], right / 4, 3 / 4
 
 

@@ -8,7 +8,12 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
-from mtpjax.evals import class_requests, report_classes
+from mtpjax.evals import (
+  PROMPT_CLASSES,
+  class_report,
+  class_requests,
+  report_classes,
+)
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 
@@ -37,10 +42,12 @@ def test_shares_are_those_of_teacher_forced_heads(in_tiny_root):
   loaded = mtpjax.load(WORKDIR)
   model, params = loaded.model, loaded.params
   requests = class_requests({"x": [loaded.encode("def f1(x):")]}, 24)
+  decoded = []
   [row] = report_classes(
     model, params, loaded.decode_params, {"x": requests},
-    {"chain": decode.Tree.chain(2)}, (),
+    {"chain": decode.Tree.chain(2)}, (), decoded.append,
   )  # fmt: skip
+  assert decoded == [1, 2]  # plainly, and with the tree
   [text] = loaded.generate(
     ["def f1(x):"], mode="next", max_new_tokens=24, ignore_eos=True
   )
@@ -81,3 +88,23 @@ def test_classes_that_cannot_be_are_refused(
   in_tiny_root, fails, classes, reason
 ):
   assert reason in fails("evaluate", WORKDIR, "--classes", classes)
+
+
+def test_texts_that_end_at_once_have_no_figures(
+  in_tiny_root, tmp_path, capsys, monkeypatch
+):
+  end = decode.Result((257,), (0.0,), "eos", 1, 0, (0,))
+  monkeypatch.setattr(
+    class_report, "decode_texts", lambda *args: [end] * len(args[3])
+  )
+  out = tmp_path / "figures.json"
+  argv = ["evaluate", WORKDIR, "--classes", "code", "--json", str(out)]
+  assert not cli.main(argv)
+  [row] = json.loads(out.read_text())["classes"]
+  assert row["tokens"] == len(PROMPT_CLASSES["code"])
+  for name in ("top_1_by_offset", "top_5_by_offset"):
+    assert row[name] == [None, None]
+  assert row["tokens_per_pass"] == {"chain": None, "medusa-63": None}
+  printed = capsys.readouterr().out
+  assert "none / none" in printed and "0.0" not in printed
+  assert "WARNING: class code" in printed

@@ -140,3 +140,77 @@ def test_the_rows_of_a_run_are_found_from_another_folder(
   line = fails("evaluate", run)
   assert "no prepared data is there, nor near" in line
   assert "--data-path" in line
+
+
+@pytest.fixture
+def short_texts(in_tiny_root, tmp_path):
+  """Rows of documents of three tokens, BOS and EOS among them."""
+  for n in range(9):
+    (tmp_path / f"{n}.txt").write_text("a")
+  argv = ["prepare", "tiny.py", "--data.sources", f"text:{tmp_path}/*.txt"]
+  assert not cli.main([*argv, "--data.path", str(tmp_path / "data")])
+  return tmp_path / "data"
+
+
+def test_figures_of_nothing_are_none(short_texts, tmp_path, capsys):
+  out = tmp_path / "figures.json"
+  argv = ["evaluate", WORKDIR, "--data-path", str(short_texts)]
+  capsys.readouterr()
+  assert not cli.main([*argv, "--json", str(out)])
+  figures = json.loads(out.read_text())
+  one, two, three = figures["targets_by_offset"]
+  assert one == 2 * two > 0 == three
+  for name in ("loss_by_offset", "accuracy_by_offset"):
+    assert figures[name][2] is None
+    assert None not in figures[name][:2]
+  printed = capsys.readouterr().out
+  assert "no valid target at offset 3 in the validation rows" in printed
+  [line] = [line for line in printed.splitlines() if "offset 3: loss" in line]
+  assert "none" in line and "0.0" not in line
+
+
+def test_without_held_out_rows_the_way_out_is_named(
+  in_tiny_root, tmp_path, fails
+):
+  data = str(tmp_path / "data")
+  argv = ["prepare", "tiny.py", "--data.validation-fraction", "0"]
+  assert not cli.main([*argv, "--data.path", data])
+  for options in ([], ["--decode"]):
+    line = fails("evaluate", WORKDIR, "--data-path", data, *options)
+    assert f"split validation of {data}: has no rows" in line
+    assert "--split train" in line and "--data-path" in line
+  argv = ["evaluate", WORKDIR, "--data-path", data, "--split", "train"]
+  assert not cli.main([*argv, "--batches", "1"])
+
+
+def test_a_loss_that_is_no_number_is_null_and_said(
+  in_tiny_root, tmp_path, capsys, monkeypatch
+):
+  from mtpjax.jobs import evaluate
+
+  def make_evaluator(*args):
+    values = {"loss": np.nan, "accuracy": 0.5, "targets": 7.0}
+    return lambda params: {k: np.array([v] * 3) for k, v in values.items()}
+
+  monkeypatch.setattr(evaluate, "make_evaluator", make_evaluator)
+  out = tmp_path / "figures.json"
+  assert not cli.main(["evaluate", WORKDIR, "--json", str(out)])
+  text = out.read_text()
+  assert "NaN" not in text
+  assert json.loads(text)["loss_by_offset"] == [None] * 3
+  assert "WARNING: the loss of offset 2 is nan" in capsys.readouterr().out
+
+
+def test_what_decoding_needs_is_asked_first(short_texts, fails, monkeypatch):
+  from mtpjax.jobs import evaluate
+
+  monkeypatch.delattr(evaluate, "make_evaluator")
+  argv = ["evaluate", WORKDIR, "--decode", "--data-path", short_texts]
+  assert "more or longer documents" in fails(*argv)
+
+
+def test_a_name_in_square_brackets_is_shown(in_tiny_root, tmp_path, capsys):
+  run = tmp_path / "run[red]"
+  shutil.copytree(WORKDIR, run)
+  assert not cli.main(["evaluate", str(run), "--batches", "1"])
+  assert "run[red], step 12" in capsys.readouterr().out

@@ -1,17 +1,19 @@
 """Chats as prompts, several EOS ids, and answers that can be trained on."""
 
 import dataclasses
+import io
 import json
 
 import pytest
 from chats import TALK, write_folder
 
 import mtpjax
-from mtpjax import api, cli, config
+from mtpjax import api, cli, config, decode
 from mtpjax.api.prompts import read_prompt
 from mtpjax.data import load_tokenizer, read_documents
 
 WORKDIR = "runs/quickstart"
+DECODE = decode.generate
 # Within the 258 ids of the tiny run.
 TEMPLATE = (
   "{% for m in messages %}{{ '<s>' + m.role + ':' + m.content + '</s>' }}"
@@ -77,7 +79,8 @@ def test_a_chat_becomes_the_ids_of_its_text(chatting, decodes):
     ({"messages": USER, "text": "a"}, '"messages" (of a chat), not both'),
     ({"messages": USER, "ids": [1]}, "not both"),
     ({}, 'needs "text"'),
-    ({"messages": USER, "tools": []}, "'tools' is no setting of a prompt"),
+    ({"text": "a", "tools": []}, "'tools' is no setting of a prompt"),
+    ({"messages": USER, "tools": 5}, "prompt 0: tools is not a list"),
     (
       {"messages": [USER[0] | {"content": "\ud83d"}]},
       "message 0: lone surrogate U+D83D",
@@ -98,6 +101,73 @@ def test_a_chat_needs_a_template_that_takes_it(model, tmp_path):
   )
   with pytest.raises(mtpjax.UserError, match="prompt 1: .* fails: no user"):
     refusing.generate(["a", {"messages": USER}])
+
+
+def test_tools_of_a_prompt_reach_the_template_and_what_is_written(
+  in_tiny_root, model, tmp_path, decodes, monkeypatch
+):
+  source = "{{ tools[0].name if tools }}{{ '!' if quiet }}" + TEMPLATE
+  chatting = with_tokenizer(model, tmp_path / "tok", template=source)
+  tools = {"tools": [{"name": "f"}], "chat_template_kwargs": {"quiet": True}}
+  chatting.generate([{"messages": USER} | tools, {"messages": USER}])
+  with_tools, without = decodes[0]["requests"]
+  assert with_tools.ids == tuple(chatting.tokenizer.encode("f!" + PROMPT))
+  assert without.ids == tuple(chatting.tokenizer.encode(PROMPT))
+  monkeypatch.setattr(api, "load", lambda workdir, step: chatting)
+  prompts = write_lines(tmp_path / "p.jsonl", {"messages": USER} | tools)
+  out = tmp_path / "out.jsonl"
+  argv = ["generate", WORKDIR, "--prompts", str(prompts), "--out", str(out)]
+  assert not cli.main(argv)
+  (line,) = read_lines(out)
+  assert line["messages"][:1] == USER and tools.items() <= line.items()
+  (document,) = read_documents(f"jsonl:{out}:messages")
+  assert document.template_fields == {
+    "tools": tools["tools"], "quiet": True
+  }  # fmt: skip
+
+
+def test_a_prompt_that_begins_with_bos_gets_no_second(model, tmp_path):
+  tokenizing = with_tokenizer(model, tmp_path / "tok")
+  assert tokenizing.config.data.add_bos
+  hi = tokenizing.tokenizer.encode("Hi")
+  assert tokenizing.encode("Hi") == tokenizing.encode("<s>Hi") == [0, *hi]
+  assert tokenizing.encode([0, 0, 5]) == [0, 0, 5]
+
+
+def test_a_byte_order_mark_is_no_part_of_a_prompt(
+  in_tiny_root, model, tmp_path, decodes, monkeypatch, capsys
+):
+  monkeypatch.setattr(api, "load", lambda workdir, step: model)
+  mark = b"\xef\xbb\xbf"
+  prompts = tmp_path / "p.jsonl"
+  # Only the first is a mark: a text may hold another.
+  second = json.dumps({"text": "\ufeffb"}).encode()
+  prompts.write_bytes(mark + b'{"text": "a"}\n' + second)
+  assert not cli.main(["generate", WORKDIR, "--prompts", str(prompts)])
+  monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(mark + b"a")))
+  assert not cli.main(["generate", WORKDIR])
+  assert [r.ids for call in decodes for r in call["requests"]] == [
+    (256, ord("a")), (256, *"\ufeffb".encode()), (256, ord("a"))
+  ]  # fmt: skip
+  assert "\ufeff" not in capsys.readouterr().out
+
+
+def test_a_token_beyond_the_vocabulary_is_refused_where_it_is_used(
+  model, tmp_path, decodes
+):
+  """As `<pad>`, added to the tokenizer and not to the model."""
+  padded = with_tokenizer(
+    model, tmp_path / "tok", added=("<pad>",),
+    config={"eos_token": "</s>", "bos_token": "<s>"},
+    generation={"eos_token_id": [1, 258]},
+  )  # fmt: skip
+  assert padded.tokenizer.vocab_size == 259 > model.model.config.vocab_size
+  padded.generate(["Hi", {"text": "a", "regex": "[ab]+"}])
+  assert decodes[0]["eos_ids"] == (1,)
+  with pytest.raises(mtpjax.UserError, match="prompt 0: .*258"):
+    with pytest.MonkeyPatch.context() as patch:
+      patch.setattr(decode, "generate", DECODE)
+      padded.generate(["Hi<pad>"])
 
 
 def test_messages_are_read_as_they_are_given():

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import sys
@@ -133,6 +134,7 @@ def test_pieces_join_to_the_text_whatever_the_chunk(in_tiny_root):
     on_text=lambda index, piece: pieces[index].append(piece),
     max_new_tokens=30,
     temperature=1.5,
+    seed=0,
     chunk_passes=1,
   )
   for index, generation in enumerate(generations):
@@ -160,6 +162,52 @@ def test_a_seed_gives_its_own_text_and_gives_it_again(in_tiny_root):
   assert first[0].ids != other[0].ids
   # Two requests of one call are two draws, though the prompt is the same.
   assert first[0].ids != first[1].ids
+
+
+def test_where_no_seed_is_given_each_call_takes_a_new_one(in_tiny_root, capsys):
+  model = mtpjax.load(WORKDIR)
+  prompts = ["d", {"text": "d", "temperature": 0.0}, {"text": "d", "seed": 0}]
+
+  def generate(**own):
+    settings = dict(temperature=1.0, max_new_tokens=20, ignore_eos=True)
+    return model.generate(prompts, **settings | own)
+
+  first, second = generate(), generate()
+  assert first[0].seed != second[0].seed and first[0].ids != second[0].ids
+  # Greedy texts have none, and one that is given stays.
+  assert first[1].seed is None and first[2].seed == 0
+  assert [g.ids for g in first[1:]] == [g.ids for g in second[1:]]
+  again = generate(seed=first[0].seed)
+  assert [vars(g) for g in again] == [vars(g) for g in first]
+  assert generate(seed=0)[0].seed == 0
+  config = dataclasses.replace(
+    model.config, decode=dataclasses.replace(model.config.decode, seed=9)
+  )
+  model = dataclasses.replace(model, config=config)
+  assert [g.seed for g in generate()] == [9, None, 0]
+
+
+def test_progress_counts_the_tokens_of_passes(in_tiny_root):
+  model = mtpjax.load(WORKDIR)
+  seen = []
+  generations = model.generate(
+    ["a", "b", "c"],
+    ignore_eos=True,
+    on_progress=seen.append,
+    max_new_tokens=9,
+    batch_size=2,
+    chunk_passes=2,
+    mode="next",
+  )
+  counts = [(d.done, d.total, d.tokens) for d in seen]
+  # The token that a prompt's own pass brings is none of theirs.
+  assert counts == [
+    (0, 3, 0), (0, 3, 4), (0, 3, 8), (0, 3, 12), (2, 3, 16),
+    (2, 3, 16), (2, 3, 18), (2, 3, 20), (2, 3, 22), (3, 3, 24),
+  ]  # fmt: skip
+  assert sum(len(g.ids) for g in generations) == 24 + 3
+  secs = [d.secs for d in seen]
+  assert secs[0] == 0 and secs == sorted(secs) and secs[4] == secs[5]
 
 
 def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):

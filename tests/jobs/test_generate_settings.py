@@ -488,15 +488,33 @@ def test_ids_of_all_kinds_are_a_prompt(model, decodes):
 
 
 @pytest.mark.parametrize(
+  "prompt, ids",
+  [
+    ("ab", (256, 97, 98)),
+    ("", (256,)),
+    ([7, 8], (7, 8)),
+    ((7,), (7,)),
+    (np.array([7, 8]), (7, 8)),
+    ({"text": "ab"}, (256, 97, 98)),
+    ({"ids": [7], "seed": 3}, (7,)),
+  ],
+)
+def test_a_prompt_alone_is_a_list_of_one(model, decodes, prompt, ids):
+  [generation] = model.generate(prompt)
+  assert isinstance(generation, mtpjax.Generation)
+  assert [request.ids for request in decodes[0]["requests"]] == [ids]
+  model.generate([prompt])
+  assert [request.ids for request in decodes[1]["requests"]] == [ids]
+
+
+@pytest.mark.parametrize(
   "prompts, settings, words",
   [
-    ("def main(", {}, "'def main(' is no list of prompts; give ['def main(']"),
-    ("", {}, "is no list of prompts"),
-    (b"ab", {}, "is no list of prompts"),
-    ({"text": "a"}, {}, "give [{'text': 'a'}]"),
+    (b"ab", {}, "is no list of prompts; give a text, or a list of texts"),
     (5, {}, "prompts: 5 is no list of prompts"),
-    ([1, 2, 3], {}, "prompt 0: 1 is neither a text nor a list of ids"),
-    (np.array([1, 2]), {}, "prompt 0: "),
+    ([1, [2]], {}, "prompt 0: 1 is neither a text nor a list of ids"),
+    (np.array([1.0, 2.0]), {}, "prompt 0: "),
+    ([True, 1], {}, "prompt 0: True is neither"),
     (["a", ["a"]], {}, "prompt 1: ['a'] is neither"),
     ([[1.0]], {}, "[1.0] is neither"),
     ([[True]], {}, "[True] is neither"),

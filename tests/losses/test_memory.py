@@ -87,8 +87,11 @@ def test_memory_of_all_logits_is_not():
 
 
 def test_eight_heads_need_less_than_a_third_of_one_ordinary_loss():
-  two, eight = (temporary_bytes("fused", n, **FULL) for n in (2, 8))
-  assert eight / two <= 1.02
+  two, three, eight = (temporary_bytes("fused", n, **FULL) for n in (2, 3, 8))
+  assert eight / three <= 1.001
+  # With one extra head XLA unrolls the scan over heads; jaxlib 0.12 then does
+  # without one [B, T, D].
+  assert eight - two <= 1.5 * 4 * 4 * 512 * 256
   # One float32 [B, T, V] is most of the ordinary loss.
   ordinary = ordinary_bytes(**FULL)
   assert ordinary >= 2 * 4 * 4 * 512 * 32_000

@@ -39,10 +39,12 @@ _WORD_RULES: dict[str, tuple[tuple[str, ...], bool, str]] = {
   "qwen2": ((_CASELESS_WORDS % "",), False, "NFC"),
   "smollm": ((r"\p{N}", _GPT2_WORDS), False, ""),
 }  # fmt: skip
-# Tokens that end a turn, also where the file names only the end of a text.
+# Tokens that end a turn, also where the file names only the end of a text; the
+# same that llama.cpp takes for such.
 _ENDS_OF_TURN = (
   "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>",
-  "<|endoftext|>",
+  "<|endoftext|>", "<|end_of_text|>", "<|return|>", "<|call|>", "<EOT>",
+  "_<EOT>", "<end_of_utterance>",
 )  # fmt: skip
 
 
@@ -99,7 +101,7 @@ def tokenizer_files(container: Container) -> dict[str, str]:
   ends = [named(key) for key in ("eos", "eot", "eom")] + [
     ids[token]
     for token in _ENDS_OF_TURN
-    if token in ids and types[ids[token]] == _CONTROL
+    if token in ids and types[ids[token]] in (_CONTROL, _USER_DEFINED)
   ]
   settings: dict[str, Any] = {
     # SentencePiece models and Llama 3 expect BOS unless the file denies it.
@@ -129,13 +131,13 @@ def tokenizer_files(container: Container) -> dict[str, str]:
 
 def _of_each(container: Container, key: str, n: int) -> list:
   """Reads a list with a number for each token."""
-  values = np.asarray(container.fields.get(key, ())).tolist()
-  if len(values) != n:
+  values = np.asarray(container.fields.get(key, ()))
+  if values.shape != (n,) or (n and values.dtype.kind not in "iuf"):
     raise UserError(
-      f"{container.path}: {key} has {len(values)} entries for {n} tokens; "
-      "convert the model to GGUF again"
+      f"{container.path}: {key} has {values.size} entries for {n} tokens, or "
+      "not numbers; convert the model to GGUF again"
     )
-  return values
+  return values.tolist()
 
 
 def _added(i: int, token: str, is_special: bool) -> dict[str, Any]:
@@ -148,7 +150,7 @@ def _added(i: int, token: str, is_special: bool) -> dict[str, Any]:
 def _byte_level(container: Container, tokens: list[str]) -> dict[str, Any]:
   """GPT-2's byte-level BPE, as tokenizer.json has it."""
   path = container.path
-  rule = container.fields.get("tokenizer.ggml.pre")
+  rule = container.field("tokenizer.ggml.pre", str, None)
   if rule not in _WORD_RULES:
     said = "missing" if rule is None else repr(rule)
     raise UserError(

@@ -66,9 +66,7 @@ def open_hf(path: str | pathlib.Path) -> Source:
   stored = Safetensors(path)
   tensors = unwrapped(stored)
   _require_unembedding(path, model, tensors)
-  files = companions.add_ends(
-    companions.read_files(path), values.get("eos_token_id")
-  )
+  files = companions.add_ends(companions.read_files(path), values, path)
   return Source(
     model=model,
     heads=NO_HEADS,

@@ -22,7 +22,7 @@ import numpy as np
 
 from mtpjax.errors import UserError
 
-_DTYPES = {
+_DTYPES: dict[str, np.dtype[Any]] = {
   "FloatStorage": np.dtype(np.float32),
   "HalfStorage": np.dtype(np.float16),
   "BFloat16Storage": np.dtype(jnp.bfloat16),

@@ -1,6 +1,7 @@
 """Grammars as token automata: which tokens may follow, and where they lead.
 
-A pattern is turned into an automaton over bytes by outlines-core, and the
+A pattern is turned into an automaton over bytes by outlines-core, a JSON
+schema by `schema_dfa` (outlines-core passes over much of a schema), and the
 tokens of the vocabulary are then followed through it byte by byte here. (Its
 own index over tokens is not used: it leaves tokens out wherever a match could
 also go on, such as the "." of "1.5" after `[0-9]+`.)
@@ -16,6 +17,7 @@ automaton, T tokens of the vocabulary, L bytes of the longest token.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from mtpjax.decode.grammar.grammar import Grammar, shown
-from mtpjax.decode.grammar.schema import plain_schema
+from mtpjax.decode.grammar.schema import schema_dfa
 from mtpjax.errors import UserError
 
 # Stands behind every pattern, and no match ends before it. Without it the
@@ -69,7 +71,8 @@ def compile_regex(
       text of this vocabulary matches, no EOS, an id that is too large, or
       outlines-core is not installed.
   """
-  return _compile(pattern, pattern, token_bytes, eos_ids, vocab_size)
+  automaton = _byte_automaton(pattern, shown(pattern))
+  return _compile(pattern, automaton, token_bytes, eos_ids, vocab_size)
 
 
 def compile_json_schema(
@@ -80,13 +83,16 @@ def compile_json_schema(
 ) -> Grammar:
   """Compiles a JSON schema.
 
-  Properties come in the order of the schema. `oneOf` is read as `anyOf`. A
-  `pattern` is what stands between the quotes, so it must itself keep quotes,
-  backslashes and control characters out. `$ref` to itself is followed a few
-  times only.
+  Whatever is allowed is JSON that fits the schema, once it has ended; not
+  every text that fits is allowed. Properties come in the order of the schema,
+  others only where `additionalProperties` or `patternProperties` is given, or
+  no property is named. A schema that names no type means those that its
+  keywords are about. References to itself are followed three times, numbers
+  have at most 18 digits, and classes of patterns are read as all validators
+  read them.
 
   Args:
-    schema: the schema as JSON.
+    schema: the schema as JSON, of the draft 2020-12.
     token_bytes: the bytes of every ordinary token.
     eos_ids: ids that end a text; all of them may end a match.
     vocab_size: ids are below this.
@@ -95,41 +101,64 @@ def compile_json_schema(
     The grammar.
 
   Raises:
-    UserError: not JSON, or a schema with something that can't be heeded;
-      and all of `compile_regex`.
+    UserError: not JSON, not a schema, one with something that can't be held
+      to, one that nothing fits, or jsonschema is not installed; and all of
+      `compile_regex` that is not about patterns.
   """
-  _outlines()
-  from outlines_core.json_schema import build_regex_from_schema
-
   name = shown(schema)
   try:
-    definition = json.loads(schema)
+    import jsonschema
+  except ModuleNotFoundError as error:
+    raise UserError(
+      "grammar: jsonschema is not installed; install mtpjax[grammar]"
+    ) from error
+  try:
+    definition = json.loads(
+      schema, parse_constant=_refuse_number, parse_float=_finite
+    )
   except (ValueError, RecursionError) as error:
     raise UserError(f"grammar: {name} is not JSON ({error})") from error
   try:
-    plain = plain_schema(definition, name)
+    # Its patterns are not Python's.
+    jsonschema.Draft202012Validator.check_schema(
+      definition, jsonschema.FormatChecker(())
+    )
+    found = schema_dfa(definition, name)
   except RecursionError as error:
     raise UserError(
       f"grammar: JSON schema {name} is nested too deep; flatten it"
     ) from error
-  # A list where an object belongs, and the like.
-  except (AttributeError, TypeError) as error:
-    raise UserError(f"grammar: {name} is not a JSON schema") from error
-  try:
-    pattern = build_regex_from_schema(json.dumps(plain, ensure_ascii=False))
-  except (TypeError, ValueError, RecursionError) as error:
-    reason = str(error).partition("\n")[0].strip()
-    raise UserError(f"grammar: JSON schema {name}: {reason}") from error
-  # To JSON schemas \d is an ASCII digit. Pairs, so that \\d stays as it is.
-  pattern = re.sub(
-    r"\\.", lambda pair: "[0-9]" if pair[0] == r"\d" else pair[0], pattern
+  except jsonschema.SchemaError as error:
+    reason = " ".join(error.message.split())
+    at = error.json_path.removeprefix("$").removeprefix(".")
+    raise UserError(
+      f"grammar: {name} is not a JSON schema: {at + ': ' if at else ''}"
+      f"{reason if len(reason) <= 200 else reason[:197] + '...'}"
+    ) from error
+  dead = len(found.edges)
+  table_NB = np.full((dead + 1, 256), dead, np.int32)
+  for state, edges in enumerate(found.edges):
+    for low, high, to in edges:
+      table_NB[state, low : high + 1] = to
+  is_final_N = np.zeros(dead + 1, bool)
+  is_final_N[list(found.finals)] = True
+  return _compile(
+    schema, (table_NB, is_final_N, 0), token_bytes, eos_ids, vocab_size
   )
-  return _compile(schema, pattern, token_bytes, eos_ids, vocab_size)
+
+
+def _refuse_number(text: str) -> float:
+  raise ValueError(f"{text} is no number")
+
+
+def _finite(text: str) -> float:
+  value = float(text)
+  return value if math.isfinite(value) else _refuse_number(text)
 
 
 def _compile(
   source: str,
-  pattern: str,
+  automaton: tuple[np.ndarray, np.ndarray, int],
   token_bytes: Mapping[int, bytes],
   eos_ids: Sequence[int],
   vocab_size: int,
@@ -150,7 +179,7 @@ def _compile(
   eos_T = np.unique(np.asarray(eos_ids, np.int32))
   # One that is also an ordinary token is never text.
   ids = [i for i in sorted(texts) if i not in eos_ids]
-  table_NB, is_final_N, start = _byte_automaton(pattern, shown(source))
+  table_NB, is_final_N, start = automaton
   edges = _token_edges(table_NB, start, [texts[i] for i in ids], shown(source))
   successors = {state: set(np.unique(to).tolist()) for state, (_, to) in edges}
   is_kept_N = np.zeros(len(table_NB), bool)

@@ -172,16 +172,14 @@ def run(
     }
     for batch, temperature, specs, _ in plan
   ]
-  n_rounds = len(plan) * len(modes) * (settings.repeats + 1)
-  n_done = 0
-  for batch, temperature, specs, requests in plan:
+  n_rounds = len(modes) * (settings.repeats + 1)  # of an entry of the plan
+  for entry, (batch, temperature, specs, requests) in enumerate(plan):
     text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
-    with Progress(console, text, n_rounds, n_done) as progress:
+    before = entry * n_rounds
+    with Progress(console, text, len(plan) * n_rounds, before) as progress:
 
-      def tell(progress: Progress = progress) -> None:
-        nonlocal n_done
-        n_done += 1
-        progress.update(n_done)
+      def tell(done: int, before: int = before, bar: Any = progress) -> None:
+        bar.update(before + done)
 
       speeds = measure_decoding(
         params, requests, specs, batch, settings.repeats, on_round=tell
