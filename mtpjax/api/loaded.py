@@ -129,7 +129,8 @@ class Loaded:
   @property
   def max_length(self) -> int:
     """Tokens the model sees at most; see `checkpoint.max_length`."""
-    return max_length(self.workdir, self.config)
+    base = "" if self.base is None else self.base.place.path
+    return max_length(self.workdir, self.config, base)
 
   def open_rows(self, split: str, data_path: str = "") -> Rows:
     """Opens prepared rows that this model can be judged by.

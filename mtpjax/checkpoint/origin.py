@@ -8,12 +8,18 @@ from mtpjax.checkpoint.workdir import WorkDir
 from mtpjax.errors import UserError
 
 
-def max_length(workdir: str | pathlib.Path, config: config_lib.Config) -> int:
+def max_length(
+  workdir: str | pathlib.Path,
+  config: config_lib.Config,
+  base: str | pathlib.Path = "",
+) -> int:
   """Returns the tokens that a model sees at most.
 
   Args:
     workdir: its work directory.
     config: of the run there.
+    base: where the model is that heads were trained on; empty takes what the
+      run says.
 
   Returns:
     The positions that the imported model, or the imported base of heads, was
@@ -24,8 +30,8 @@ def max_length(workdir: str | pathlib.Path, config: config_lib.Config) -> int:
     UserError: an origin.json is damaged.
   """
   places = [WorkDir(workdir)]
-  if config.base.path:
-    places.append(WorkDir(config.base.path))
+  if base or config.base.path:
+    places.append(WorkDir(base or config.base.path))
   for place in places:
     if place.origin.is_file():
       length = _read_length(place.origin)

@@ -10,7 +10,7 @@ import numpy as np
 import rich.console
 
 from mtpjax import parallel
-from mtpjax.config import Config, Heads, Model
+from mtpjax.config import Config
 from mtpjax.decode import Request, Stages, decode_params
 from mtpjax.decode.batch import Packer
 from mtpjax.decode.budget import Calibration
@@ -51,14 +51,6 @@ _COLUMNS = {
   "kept": "kept",
   "outputs_identical": "same",
 }
-
-
-def default_config() -> Config:
-  """A small random model."""
-  return Config(
-    model=Model(vocab_size=4096, d_model=256, n_layers=8, dtype="float32"),
-    heads=Heads(kind="block"),
-  )
 
 
 @dataclasses.dataclass(frozen=True)
