@@ -94,3 +94,50 @@ def write_chatml(folder):
       "add_bos_token": False, "chat_template": CHATML,
     },
   )  # fmt: skip
+
+
+def write_llama2(folder):
+  """Writes a tokenizer.json in the manner of Llama 2; returns its path.
+
+  Spaces are ▁, one is put before a text, and bytes are tokens.
+  """
+  vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+  vocabulary += ["▁", "a", "b", "c"]
+  model = {
+    "type": "BPE", "dropout": None, "unk_token": "<unk>",
+    "continuing_subword_prefix": None, "end_of_word_suffix": None,
+    "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
+    "vocab": {token: i for i, token in enumerate(vocabulary)}, "merges": [],
+  }  # fmt: skip
+  added = [
+    {
+      "id": i, "content": token, "single_word": False, "lstrip": False,
+      "rstrip": False, "normalized": False, "special": True,
+    }
+    for i, token in enumerate(vocabulary[:3])
+  ]  # fmt: skip
+  definition = {
+    "version": "1.0", "truncation": None, "padding": None,
+    "added_tokens": added,
+    "normalizer": {
+      "type": "Sequence",
+      "normalizers": [
+        {"type": "Prepend", "prepend": "▁"},
+        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+      ],
+    },
+    "pre_tokenizer": None, "post_processor": None,
+    "decoder": {
+      "type": "Sequence",
+      "decoders": [
+        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+      ],
+    },
+    "model": model,
+  }  # fmt: skip
+  path = folder / "tokenizer.json"
+  path.write_text(json.dumps(definition))
+  return path

@@ -15,6 +15,8 @@ os.environ |= {
   "HF_DATASETS_OFFLINE": "1",
   "HF_EVALUATE_OFFLINE": "1",
   "HF_HOME": HOME,
+  # As the command has it; their bars would stand between what is tested.
+  "TQDM_DISABLE": "1",
   # Where the harness keeps requests, if asked to.
   "LM_HARNESS_CACHE_PATH": HOME,
 }

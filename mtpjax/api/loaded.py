@@ -16,6 +16,7 @@ import jax
 from mtpjax import config as config_lib
 from mtpjax import decode, parallel
 from mtpjax.api.prompts import (
+  Asked,
   Prompt,
   RequestMaker,
   list_prompts,
@@ -23,13 +24,14 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.checkpoint import Base, Store, WorkDir, max_length, places
+from mtpjax.checkpoint import Base, Store, WorkDir, imported_length, places
 from mtpjax.data import (
   Message,
   Rows,
   TemplateFields,
   Tokenizer,
   is_conversation,
+  last_of_text,
   load_fingerprint,
   load_tokenizer,
   open_rows,
@@ -49,7 +51,8 @@ class Generation:
 
   Attributes:
     ids: generated ids; what ended them (an EOS, a stop) belongs to them.
-    text: the same as text, without special tokens and the stop string.
+    text: the same as text, without special tokens and the stop string; that of
+      the prompt and this are the whole.
     finish_reason: "eos", "stop" or "length".
     logprobs: log-probability of each id under the model at temperature 1,
       before penalties and masks.
@@ -128,9 +131,17 @@ class Loaded:
 
   @property
   def max_length(self) -> int:
-    """Tokens the model sees at most; see `checkpoint.max_length`."""
-    base = "" if self.base is None else self.base.place.path
-    return max_length(self.workdir, self.config, base)
+    """Tokens the model sees at most.
+
+    The positions that an imported model, or the imported base of heads, was
+    made for, where they are known; else the length of the rows trained on.
+    """
+    # Where it was found, which may not be where the run says it is.
+    base = self.config.base.path if self.base is None else self.base.place.path
+    length = imported_length(self.workdir)
+    if not length and base:
+      length = imported_length(base)
+    return length or self.config.data.row_length
 
   def open_rows(self, split: str, data_path: str = "") -> Rows:
     """Opens prepared rows that this model can be judged by.
@@ -285,7 +296,7 @@ class Loaded:
     streams = [
       Stream(
         self.tokenizer, a.settings.stop, on_text, index,
-        requests[index].min_new_tokens,
+        requests[index].min_new_tokens, self._before(a, requests[index].ids),
       )
       for index, a in enumerate(asked)
     ]  # fmt: skip
@@ -320,6 +331,12 @@ class Loaded:
       )
       for number, result in sorted(results.items())
     ]
+
+  def _before(self, asked: Asked, ids: Sequence[int]) -> tuple[int, ...]:
+    """Returns what the text goes on from; an answer begins a text."""
+    if is_conversation(asked.content):
+      return ()
+    return last_of_text(self.tokenizer, ids)
 
   def _programs(
     self,

@@ -325,12 +325,9 @@ class RequestMaker:
         "(ignore_eos) out"
       )
     if key not in self._grammars:
-      texts = {
-        i: text
-        for i, text in self._tokenizer.token_bytes().items()
-        if i < self._vocab_size
-      }
-      arguments = texts, self._eos_ids, self._vocab_size
+      arguments = (
+        self._tokenizer.token_bytes(), self._eos_ids, self._vocab_size
+      )  # fmt: skip
       if settings.regex:
         made = grammar.compile_regex(settings.regex, *arguments)
       else:

@@ -1,8 +1,9 @@
 """The text of one request as it grows, and where a stop string ends it."""
 
+import functools
 from collections.abc import Callable, Sequence
 
-from mtpjax.data import TextStream, Tokenizer, stops
+from mtpjax.data import TextStream, Tokenizer, decode_behind, stops
 from mtpjax.decode import Result
 
 
@@ -16,6 +17,7 @@ class Stream:
     on_text: Callable[[int, str], None] | None,
     index: int,
     min_ids: int = 0,
+    before: Sequence[int] = (),
   ):
     """Begins with no text.
 
@@ -25,13 +27,14 @@ class Stream:
       on_text: called with the index and every new piece; None for none.
       index: of the prompt.
       min_ids: ids before which no stop string ends the text.
+      before: of the text it goes on from; see `data.decode_behind`.
     """
-    self._tokenizer = tokenizer
+    self._decode = functools.partial(decode_behind, tokenizer, before)
     self._stop = stop
     self._on_text = on_text
     self._index = index
     self._min_ids = min_ids
-    self._stream = TextStream(tokenizer)
+    self._stream = TextStream(tokenizer, before)
     self._n_ids = 0
     self._text = ""
     self._n_shown = 0
@@ -40,15 +43,11 @@ class Stream:
     """Returns how many ids there are up to a stop string; None without."""
     if not self._stop or len(ids) <= self._min_ids:
       return None
-    return stops.count_ids(
-      ids, self._tokenizer.decode, self._stop, self._least(ids)
-    )
+    return stops.count_ids(ids, self._decode, self._stop, self._least(ids))
 
   def text(self, ids: Sequence[int]) -> str:
     """Returns the text of a request that is over."""
-    return stops.shown(
-      self._tokenizer.decode(ids), self._stop, True, self._least(ids)
-    )
+    return stops.shown(self._decode(ids), self._stop, True, self._least(ids))
 
   def push(self, result: Result) -> None:
     """Passes on what the latest result adds."""
@@ -69,4 +68,4 @@ class Stream:
   def _least(self, ids: Sequence[int]) -> int:
     """Returns how many characters come too early to complete a stop string."""
     # A character half there is complete with a later id.
-    return len(self._tokenizer.decode(ids[: self._min_ids]).rstrip("\ufffd"))
+    return len(self._decode(ids[: self._min_ids]).rstrip("\ufffd"))

@@ -3,45 +3,25 @@
 import json
 import pathlib
 
-from mtpjax import config as config_lib
 from mtpjax.checkpoint.workdir import WorkDir
 from mtpjax.errors import UserError
 
 
-def max_length(
-  workdir: str | pathlib.Path,
-  config: config_lib.Config,
-  base: str | pathlib.Path = "",
-) -> int:
-  """Returns the tokens that a model sees at most.
+def imported_length(workdir: str | pathlib.Path) -> int:
+  """Returns the positions that an imported model was made for.
 
   Args:
-    workdir: its work directory.
-    config: of the run there.
-    base: where the model is that heads were trained on; empty takes what the
-      run says.
+    workdir: of the model.
 
   Returns:
-    The positions that the imported model, or the imported base of heads, was
-    made for, where they are known; else the length of the rows that the model
-    was trained on.
+    How many; 0 where they are not known, and for a model that was trained.
 
   Raises:
-    UserError: an origin.json is damaged.
+    UserError: its origin.json is damaged.
   """
-  places = [WorkDir(workdir)]
-  if base or config.base.path:
-    places.append(WorkDir(base or config.base.path))
-  for place in places:
-    if place.origin.is_file():
-      length = _read_length(place.origin)
-      if length:
-        return length
-  return config.data.row_length
-
-
-def _read_length(path: pathlib.Path) -> int:
-  """Returns `max_length` of an origin.json; 0 where it does not say."""
+  path = WorkDir(workdir).origin
+  if not path.is_file():
+    return 0
   try:
     length = json.loads(path.read_text()).get("max_length") or 0
   except (OSError, ValueError, AttributeError) as error:

@@ -249,7 +249,9 @@ class Data:
     True,
   )
   row_length: int = field(512, "tokens per row")
-  validation_fraction: float = field(0.05, "share of documents held out")
+  validation_fraction: float = field(
+    0.05, "share of documents held out; of a single document, its end"
+  )
   add_bos: bool = field(True, "begin every document with the BOS id")
   add_eos: bool = field(True, "end every document with the EOS id")
   bos_token: str = field("", "BOS token; empty takes the tokenizer's own")

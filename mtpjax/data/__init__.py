@@ -30,7 +30,7 @@ from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, longest_reach, open_rows, require_within
 from mtpjax.data.sources import read_documents, size_of
-from mtpjax.data.text_stream import TextStream
+from mtpjax.data.text_stream import TextStream, decode_behind, last_of_text
 from mtpjax.data.tokenizers import (
   Tokenizer,
   load_tokenizer,
@@ -49,9 +49,11 @@ __all__ = [
   "TextStream",
   "Tokenizer",
   "cut_between_words",
+  "decode_behind",
   "decode_utf8",
   "evaluation_batches",
   "is_conversation",
+  "last_of_text",
   "load_fingerprint",
   "load_tokenizer",
   "longest_reach",

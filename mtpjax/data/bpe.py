@@ -1,12 +1,16 @@
 """Training a byte-level BPE tokenizer."""
 
+import contextlib
+import errno
+import os
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from mtpjax.errors import UserError
 
 BOS_TOKEN, EOS_TOKEN = "<s>", "</s>"
 _SMALLEST = 256 + 2  # every byte, BOS and EOS
+_PART = ".part"
 
 
 def train_bpe(
@@ -27,13 +31,23 @@ def train_bpe(
     The tokens there are; fewer than wanted if the texts ran out of pairs.
 
   Raises:
-    UserError: `vocab_size` is too small, or there is no text.
+    UserError: `vocab_size` is too small, there is no text, or the file
+      cannot be written.
   """
   if vocab_size < _SMALLEST:
     raise UserError(
       f"vocab_size: {vocab_size} is too small; the bytes, BOS and EOS alone "
       f"take {_SMALLEST}"
     )
+  path = pathlib.Path(path)
+  part = path.with_name(path.name + _PART)
+  # Before the work is done, not after it.
+  with _writing(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir():
+      raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not os.access(path.parent, os.W_OK):
+      raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
   from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
   n_characters = 0
@@ -58,7 +72,24 @@ def train_bpe(
     raise UserError(
       "sources: no text to train a tokenizer on; name other sources"
     )
-  path = pathlib.Path(path)
-  path.parent.mkdir(parents=True, exist_ok=True)
-  path.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+  with _writing(path):
+    part.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
+    part.replace(path)
   return tokenizer.get_vocab_size(with_added_tokens=True)
+
+
+@contextlib.contextmanager
+def _writing(path: pathlib.Path) -> Iterator[None]:
+  """Turns what the system refuses into one line."""
+  try:
+    yield
+  except BaseException as error:
+    with contextlib.suppress(OSError):
+      path.with_name(path.name + _PART).unlink()
+    if isinstance(error, OSError):
+      cause = f"{error.filename}: " if error.filename is not None else ""
+      raise UserError(
+        f"{path}: cannot be written ({cause}{error.strerror}); take another "
+        "--out"
+      ) from error
+    raise

@@ -16,6 +16,10 @@ from mtpjax.errors import UserError
 
 FORMAT = 1
 FILE = "fingerprint.json"
+_SETTINGS = {
+  "tokenizer", "vocab_size", "bos_id", "eos_ids", "add_bos", "add_eos",
+  "row_length", "validation_fraction", "seed",
+}  # fmt: skip
 
 
 @dataclasses.dataclass
@@ -194,7 +198,30 @@ def load_fingerprint(path: str | pathlib.Path) -> dict[str, Any]:
     raise UserError(
       f"{file}: format {found}, this mtpjax reads {FORMAT}; {way_out}"
     )
+  if not _is_whole(fingerprint):
+    raise UserError(f"{file}: damaged; {way_out}")
   return fingerprint
+
+
+def _is_whole(fingerprint: dict[str, Any]) -> bool:
+  """Has it all that is read of it?"""
+  try:
+    identity = fingerprint["identity"]
+    counts = [
+      identity["row_length"],
+      identity["vocab_size"],
+      *(fingerprint["splits"][s]["rows"] for s in ("train", "validation")),
+      *(source["documents"] for source in identity["sources"]),
+    ]
+    specs = [source["spec"] for source in identity["sources"]]
+    texts = [fingerprint["id"], identity["tokenizer"], *specs]
+    return (
+      identity.keys() >= _SETTINGS
+      and all(isinstance(count, int) and count >= 0 for count in counts)
+      and all(isinstance(text, str) for text in texts)
+    )
+  except (KeyError, TypeError, AttributeError):
+    return False
 
 
 def require_prepared_for(config: Data, tokenizer: Tokenizer) -> dict[str, Any]:

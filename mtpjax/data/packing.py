@@ -3,11 +3,11 @@
 Axes: T tokens of a row.
 """
 
+import concurrent.futures
 import importlib
 import json
 import pathlib
 import shutil
-import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -86,8 +86,6 @@ def prepare(
   settings = settings_of(config, tokenizer)
   if (path / FILE).exists():
     return _keep(path, config, settings, count)
-  # Grain takes a second to import: time enough while texts are tokenised.
-  threading.Thread(target=importlib.import_module, args=("grain",)).start()
   with staged(path, SPLITS, FILE) as part:
     fingerprint = _fill_folder(part, config, tokenizer, settings, report, count)
   return fingerprint | {"kept": False}
@@ -238,10 +236,14 @@ def _fill_folder(
   flat.mkdir()
   digests: list[SourceDigest] = []
   bos_id, eos_id = _bos_and_eos(config, tokenizer)
-  corpus = tokenize_corpus(
-    read_sources(config, digests, count), tokenizer, bos_id, eos_id,
-    config.seed, flat, report, count,
-  )  # fmt: skip
+  # Grain takes a second to import: time enough while texts are tokenised. It
+  # ends before anything else does; Python shutting down would break it.
+  with concurrent.futures.ThreadPoolExecutor(1) as meanwhile:
+    meanwhile.submit(importlib.import_module, "grain")
+    corpus = tokenize_corpus(
+      read_sources(config, digests, count), tokenizer, bos_id, eos_id,
+      config.seed, flat, report, count,
+    )  # fmt: skip
   if len(corpus.lengths_N) == 0:
     raise UserError(
       f"{named}: no text in {corpus.n_skipped} documents; name other sources"

@@ -83,24 +83,33 @@ def read_documents(
   if kind == "text":
     return _read_text(rest, spec, replace_invalid_utf8, count)
   if kind == "jsonl":
-    pattern, _, names = rest.rpartition(":")
-    fields = tuple(name.strip() for name in names.split(","))
-    if not pattern or not all(fields) or len(fields) > 2:
-      raise UserError(
-        f"source {spec!r} needs a path and one or two fields; write "
-        "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
-      )
+    pattern, fields = _pattern_and_fields(rest, spec)
     files = matching_files(pattern, spec)
     return _read_jsonl(files, pattern, fields, replace_invalid_utf8, count)
   return read_tfds(spec, rest, replace_invalid_utf8)
+
+
+def _pattern_and_fields(rest: str, spec: str) -> tuple[str, tuple[str, ...]]:
+  pattern, _, names = rest.rpartition(":")
+  fields = tuple(name.strip() for name in names.split(","))
+  if not pattern or not all(fields) or len(fields) > 2:
+    raise UserError(
+      f"source {spec!r} needs a path and one or two fields; write "
+      "jsonl:PATH:FIELD or jsonl:PATH:PROMPT,COMPLETION"
+    )
+  return pattern, fields
 
 
 def size_of(spec: str) -> int | None:
   """Returns the bytes of a source's files; None where they are not known.
 
   Args:
-    spec: one that `read_documents` takes.
+    spec: as for `read_documents`.
+
+  Raises:
+    UserError: it is malformed or names nothing.
   """
+  read_documents(spec)  # which says what is wrong with it
   kind, _, rest = spec.partition(":")
   files: Iterable[str | pathlib.Path]
   if kind in ("python-stdlib", "python-package"):
@@ -108,7 +117,7 @@ def size_of(spec: str) -> int | None:
   elif kind == "text":
     files = matching_files(rest, spec)
   elif kind == "jsonl":
-    files = matching_files(rest.rpartition(":")[0], spec)
+    files = matching_files(_pattern_and_fields(rest, spec)[0], spec)
   else:
     return None
   return sum(os.path.getsize(file) for file in files)

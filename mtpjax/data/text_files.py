@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
-from mtpjax.data.document import InvalidText, decode_utf8
+from mtpjax.data.document import InvalidText
 from mtpjax.errors import UserError
 
 # Files up to this are read at once; longer ones in pieces of `_PIECE` bytes.
@@ -128,13 +128,11 @@ def read_text(
   if len(raw) > SHORT:
     return FileText(file, replace_invalid)
   count(sum(seen))
+  errors = "replace" if replace_invalid else "strict"
   try:
-    text = decode_utf8(raw, file, replace_invalid)
-  except InvalidText as error:
-    cause = error.__cause__
-    assert isinstance(cause, UnicodeDecodeError)
-    raise _invalid(file, cause.start, raw[cause.start]) from error
-  return text.removeprefix("\ufeff")
+    return raw.decode("utf-8", errors).removeprefix("\ufeff")
+  except UnicodeDecodeError as error:
+    raise _invalid(file, error.start, raw[error.start]) from error
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Text of a growing list of ids, without ever taking anything back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mtpjax.data.tokenizers import Tokenizer
 
@@ -11,19 +11,63 @@ _WINDOW = 64
 _REPLACEMENT = "\ufffd"
 
 
+def decode_behind(
+  tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]
+) -> str:
+  """Returns the text of ids that go on from a text.
+
+  Some decoders leave out the space that begins a text; one that goes on from
+  another keeps it.
+
+  Args:
+    tokenizer: any.
+    before: from `last_of_text`; without an id, nothing went before.
+    ids: whose text is wanted.
+  """
+  text = tokenizer.decode([*before, *ids])
+  return text[len(tokenizer.decode(before)) :] if before else text
+
+
+def last_of_text(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[int, ...]:
+  """Returns the last id whose text no other changes; none if there is none.
+
+  Args:
+    tokenizer: any.
+    ids: of a prompt.
+  """
+  for i in reversed(ids):
+    if i in tokenizer.fallback_ids:
+      continue
+    text = tokenizer.decode([i])
+    if text and _REPLACEMENT not in text:
+      return (i,)
+  return ()
+
+
 class TextStream:
   """Decodes ids as they come.
 
   The texts returned by `push` and, at the end, by `flush` concatenate to
-  `tokenizer.decode` of all ids. What may still change is held back: a
-  character whose bytes have not all come, or a run of byte-fallback tokens
-  that has not ended.
+  `tokenizer.decode` of all ids, or to `decode_behind`. What may still change is
+  held back: a character whose bytes have not all come, or a run of
+  byte-fallback tokens that has not ended.
   """
 
-  def __init__(self, tokenizer: Tokenizer):
+  def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()):
+    """Begins without text.
+
+    Args:
+      tokenizer: any.
+      before: see `decode_behind`.
+    """
     self._tokenizer = tokenizer
-    self._ids: list[int] = []
-    self._n_emitted = 0  # characters of the decoded `_ids` that are out
+    self._before = before
+    self._begin()
+
+  def _begin(self) -> None:
+    self._ids = list(self._before)
+    # Characters of the decoded `_ids` that are out.
+    self._n_emitted = len(self._tokenizer.decode(self._ids))
 
   def push(self, ids: Iterable[int]) -> str:
     """Takes ids and returns the text that became complete.
@@ -51,7 +95,7 @@ class TextStream:
   def flush(self) -> str:
     """Returns the text held back and starts anew."""
     rest = self._tokenizer.decode(self._ids)[self._n_emitted :]
-    self._ids, self._n_emitted = [], 0
+    self._begin()
     return rest
 
   def _forget(self, text: str) -> None:

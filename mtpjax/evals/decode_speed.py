@@ -108,7 +108,7 @@ def measure(
   batch: int = 1,
   repeats: int = 5,
   with_details: bool = True,
-  on_round: Callable[[int], Any] | None = None,
+  on_round: Callable[[], None] | None = None,
 ) -> list[ModeSpeed]:
   """Decodes the same requests with every mode, in turn, several times.
 
@@ -126,8 +126,7 @@ def measure(
     batch: rows decoded together.
     repeats: rounds; medians are over them.
     with_details: see `Details`; they take several times as long.
-    on_round: called with how often a mode has decoded all requests so far:
-      `repeats` + 1 times each in the end, as the first time only compiles.
+    on_round: called after each round of a mode: `repeats` + 1 times for each.
 
   Returns:
     Per class, in the order they come in, a `ModeSpeed` per mode.
@@ -148,7 +147,7 @@ def measure(
   }
   parts: dict[str, list[PassParts]] = {mode: [] for mode in specs}
   for round_ in range(repeats + 1):
-    for number, mode in enumerate(specs, start=1):
+    for mode in specs:
       for kind in batches:
         _round(records[kind, mode], round_, with_details)
       if with_details:
@@ -156,7 +155,7 @@ def measure(
         if round_:  # the first round compiles
           parts[mode].append(measured)
       if on_round is not None:
-        on_round(round_ * len(specs) + number)
+        on_round()
   return [
     _speed(
       kind,

@@ -183,7 +183,7 @@ class Answers:
     """Returns the ids of a context, at least one, and of its continuation.
 
     As the harness has it, white space that ends the context belongs to the
-    continuation, both are encoded as one text, and the ids behind those of the
+    continuation, both are encoded as one text, and the ids after those of the
     context are the continuation's. Where a token runs across the border
     ("Ans" + "wer" is one), that would leave it none, or the wrong ones: there
     the continuation is encoded by itself.
@@ -371,7 +371,7 @@ class Answers:
     return texts
 
   def _windows(self, ids: Sequence[int], prefix: int) -> list[Pair]:
-    """Returns windows in which each id is scored once, behind a prefix."""
+    """Returns windows in which each id is scored once, after a prefix."""
     everything = [prefix, *ids]
     windows: list[Pair] = []
     for start in range(0, len(ids), self.max_length):

@@ -1,5 +1,6 @@
 """`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
+import itertools
 import math
 import pathlib
 from collections.abc import Mapping, Sequence
@@ -242,9 +243,10 @@ def _decode(
   with Progress(
     console, "decoding held-out prompts", (_REPEATS + 1) * len(specs)
   ) as progress:
+    rounds = itertools.count(1)
     plain, chain = measure_decoding(
       loaded.decode_params, requests, specs, repeats=_REPEATS,
-      with_details=False, on_round=progress.update,
+      with_details=False, on_round=lambda: progress.update(next(rounds)),
     )  # fmt: skip
   return {
     "tokens_per_pass": chain.acceptance.tokens_per_pass,

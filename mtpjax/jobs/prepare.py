@@ -1,8 +1,5 @@
 """`mtpjax prepare`: tokenise and pack the data of an experiment."""
 
-import contextlib
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,7 +34,6 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
 
   Raises:
     UserError: see `mtpjax.data.prepare`.
-    SystemExit: with 143 on SIGTERM, when nothing is left behind.
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
@@ -45,10 +41,7 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
   known = [size for size in sizes if size is not None]
   total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
   n_bytes = 0
-  with (
-    _stopped_by_sigterm(),
-    Progress(console, f"preparing {data.path}", total) as progress,
-  ):
+  with Progress(console, f"preparing {data.path}", total) as progress:
 
     def count(n: int) -> None:
       nonlocal n_bytes
@@ -110,23 +103,6 @@ def _warnings(
         "longer ones, or rows longer than --data.row-length "
         f"{data.row_length}"
       )
-
-
-@contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-  """Makes SIGTERM an exception, so that what was begun is removed."""
-
-  def stop(*_: Any) -> None:
-    raise SystemExit(128 + signal.SIGTERM)
-
-  if threading.current_thread() is not threading.main_thread():
-    yield
-    return
-  before = signal.signal(signal.SIGTERM, stop)
-  try:
-    yield
-  finally:
-    signal.signal(signal.SIGTERM, before)
 
 
 def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:

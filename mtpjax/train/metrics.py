@@ -70,15 +70,14 @@ def flatten(
 ) -> dict[str, float]:
   """Turns {"loss": [..]} into {"loss/offset_1": .., "loss/offset_2": ..}.
 
-  NaN at an offset of which "targets" counts none is a figure of nothing, and
-  is left out; any other NaN is a figure that went wrong, and stays.
+  An offset with 0 `targets` has no loss and no accuracy: there is none.
   """
   targets = per_offset.get("targets", [1] * len(offsets))
   return {
     f"{name}/offset_{offset}": float(value)
     for name, values in per_offset.items()
     for offset, value, n in zip(offsets, values, targets, strict=True)
-    if n or not math.isnan(value)
+    if n or name not in ("loss", "accuracy")
   }
 
 

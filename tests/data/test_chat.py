@@ -317,13 +317,17 @@ def test_the_fingerprint_covers_messages_and_template(tmp_path):
   changed[0]["role"] = "system"
   named = [TALK[0] | {"name": "Ann"}, *TALK[1:]]
   ids = set()
-  for i, (tok, talk) in enumerate(
-    [(folder, TALK), (other, TALK), (folder, changed), (folder, named)]
-  ):
+  tools = {"tools": [{"name": "f"}]}
+  for i, (tok, talk, more) in enumerate(
+    [
+      (folder, TALK, {}), (other, TALK, {}), (folder, changed, {}),
+      (folder, named, {}), (folder, TALK, tools),
+    ]
+  ):  # fmt: skip
     (tmp_path / str(i)).mkdir()
-    _, result = rows_of(tmp_path / str(i), tok, [{"messages": talk}])
+    _, result = rows_of(tmp_path / str(i), tok, [{"messages": talk} | more])
     ids.add(result["id"])
-  assert len(ids) == 4
+  assert len(ids) == 5
   _, again = rows_of(tmp_path / "0", folder, [{"messages": TALK}])
   assert again["kept"]
 

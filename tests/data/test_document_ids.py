@@ -4,14 +4,16 @@ import json
 import random
 
 import pytest
+from chats import CHATML, LLAMA3, TALK, VICUNA
 from corpora import all_pieces, prepared, write_jsonl
+from test_published_templates import GEMMA, MISTRAL
 from test_tokenizers import (  # noqa: F401
   bpe_path,
   fallback_path,
   random_text,
 )
 
-from mtpjax.data import Document, load_tokenizer
+from mtpjax.data import ChatTemplate, Document, load_tokenizer
 from mtpjax.data.document_ids import document_ids, encode_parts, with_bos
 
 WORDS = ("Q", ":", "2", "+", "=", "A", "4")
@@ -106,6 +108,25 @@ def test_a_token_that_reaches_over_the_end_of_the_prompt_is_cut(
   assert rest == tokenizer.encode("bc")[1:]
   assert prompt + rest != whole
   assert tokenizer.decode(prompt + rest) == tokenizer.decode(whole) == "a abc"
+
+
+@pytest.mark.parametrize("source", [CHATML, LLAMA3, VICUNA, MISTRAL, GEMMA])
+def test_turns_have_the_ids_they_have_in_the_whole_conversation(
+  tokenizer, source
+):
+  template = ChatTemplate(source, "t.jinja", "<s>", "</s>")
+  talk = [*TALK, {"role": "user", "content": " a  abc\n"}, TALK[1]]
+  parts = encode_parts(tokenizer, template.split(talk, "here"))
+  ids = [i for part, _ in parts for i in part]
+  assert ids == tokenizer.encode(template.render(talk, "here"))
+  # What the model is given before each answer is what it is trained behind.
+  for number, message in enumerate(talk):
+    if message["role"] == "assistant":
+      prompt = template.render(talk[:number], "here", True)
+      given = tokenizer.encode(prompt)
+      assert ids[: len(given)] == given
+      # One part before each answer, one for it.
+      assert sum(len(part) for part, _ in parts[:number]) == len(given)
 
 
 def ids_of(text, tokenizer, bos_id, eos_id):

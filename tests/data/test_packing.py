@@ -333,8 +333,22 @@ def test_missing_or_damaged_folders_are_noticed(tmp_path):
   np.save(train / "tokens.npy", fewer)
   fails(lambda: open_rows(config.path, "train"), "the fingerprint says")
   fingerprint = tmp_path / "data/fingerprint.json"
+  whole_fingerprint = fingerprint.read_text()
   fingerprint.write_text(json.dumps({"format": 99}))
   fails(lambda: load_fingerprint(config.path), "format 99", "mtpjax prepare")
+  for damage in (
+    lambda f: f.pop("identity"),
+    lambda f: f["identity"].pop("seed"),
+    lambda f: f["identity"].pop("sources"),
+    lambda f: f["identity"].update(row_length="16"),
+    lambda f: f["splits"].pop("validation"),
+    lambda f: f.update(splits=[1]),
+    lambda f: f["splits"]["train"].update(rows=None),
+  ):
+    damaged = json.loads(whole_fingerprint)
+    damage(damaged)
+    fingerprint.write_text(json.dumps(damaged))
+    fails(lambda: open_rows(config.path, "train"), "damaged", "mtpjax prepare")
   fingerprint.write_text("{")
   fails(lambda: load_fingerprint(config.path), "damaged", "mtpjax prepare")
 
@@ -435,16 +449,17 @@ def test_sources_for_validation_without_text_take_nothing(tmp_path):
   )  # fmt: skip
 
 
-def test_a_text_that_begins_with_bos_gets_no_second(tmp_path):
+def test_a_text_that_spells_its_ends_out_gets_no_second(tmp_path):
   path = str(tmp_path / "tokenizer.json")
   train_bpe(TEXTS, 300, path)
-  source = write_texts(tmp_path / "texts", ["<s>a text", "a text"])
+  texts = ["<s>a text", "a text", "<s>a text</s>", "a text</s>"]
+  source = write_texts(tmp_path / "texts", texts)
   config, _ = prepared(
     tmp_path, sources=(source,), tokenizer=path, validation_fraction=0.0
   )
   pieces = [p[0] for p in all_pieces(config.path, "train")]
-  assert pieces[0] == pieces[1]
-  assert pieces[0].count(0) == 1
+  assert all(piece == pieces[0] for piece in pieces)
+  assert (pieces[0].count(0), pieces[0].count(1)) == (1, 1)
 
 
 def test_how_far_targets_reach(tmp_path):

@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
-from mtpjax.data import read_documents
+from mtpjax.data import read_documents, size_of
 from mtpjax.errors import UserError
 
 
 def fails(spec, *words, replace=False):
   with pytest.raises(UserError) as caught:
+    size_of(spec)
     list(read_documents(spec, replace))
   message = str(caught.value)
   assert "\n" not in message
@@ -169,6 +170,7 @@ def test_tfds_reads_every_example(tfds_folder, monkeypatch):
   monkeypatch.setenv("TFDS_DATA_DIR", str(folder))
   documents = list(read_documents("tfds:tiny_texts:train"))
   assert len(documents) == n == 20
+  assert size_of("tfds:tiny_texts:train") is None
   texts = {text for d in documents for text, _ in d.parts}
   assert texts == {f"text {i} é" for i in range(20)}
   assert len({d.name for d in documents}) == 20

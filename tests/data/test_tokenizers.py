@@ -4,8 +4,15 @@ import json
 import random
 
 import pytest
+from chats import write_llama2
 
-from mtpjax.data import TextStream, load_tokenizer, train_bpe
+from mtpjax.data import (
+  TextStream,
+  decode_behind,
+  last_of_text,
+  load_tokenizer,
+  train_bpe,
+)
 from mtpjax.errors import UserError
 
 TRAINING = ["hello world, hello tokens " * 8, "日本語の本 🙂 naïve café " * 4]
@@ -26,46 +33,7 @@ def bpe_path(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fallback_path(tmp_path_factory):
   """A tokenizer in the manner of Llama 2: spaces as ▁, bytes as tokens."""
-  vocabulary = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
-  vocabulary += ["▁", "a", "b", "c"]
-  model = {
-    "type": "BPE", "dropout": None, "unk_token": "<unk>",
-    "continuing_subword_prefix": None, "end_of_word_suffix": None,
-    "fuse_unk": True, "byte_fallback": True, "ignore_merges": False,
-    "vocab": {token: i for i, token in enumerate(vocabulary)}, "merges": [],
-  }  # fmt: skip
-  added = [
-    {
-      "id": i, "content": token, "single_word": False, "lstrip": False,
-      "rstrip": False, "normalized": False, "special": True,
-    }
-    for i, token in enumerate(vocabulary[:3])
-  ]  # fmt: skip
-  definition = {
-    "version": "1.0", "truncation": None, "padding": None,
-    "added_tokens": added,
-    "normalizer": {
-      "type": "Sequence",
-      "normalizers": [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-      ],
-    },
-    "pre_tokenizer": None, "post_processor": None,
-    "decoder": {
-      "type": "Sequence",
-      "decoders": [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-      ],
-    },
-    "model": model,
-  }  # fmt: skip
-  path = tmp_path_factory.mktemp("fallback") / "tokenizer.json"
-  path.write_text(json.dumps(definition))
-  return path
+  return write_llama2(tmp_path_factory.mktemp("fallback"))
 
 
 @pytest.fixture(params=["bytes", "bpe", "fallback"])
@@ -154,13 +122,14 @@ def test_token_bytes_of_other_decoders_are_refused(tmp_path, fallback_path):
     assert "\n" not in str(caught.value)
 
 
-def streamed(tokenizer, ids, sizes):
-  stream, texts, at = TextStream(tokenizer), [], 0
+def streamed(tokenizer, ids, sizes, before=()):
+  stream, texts, at = TextStream(tokenizer, before), [], 0
   while at < len(ids):
     size = next(sizes)
     texts.append(stream.push(ids[at : at + size]))
     # Nothing that is out may be taken back by what follows.
-    assert tokenizer.decode(ids).startswith("".join(texts))
+    whole = decode_behind(tokenizer, before, ids)
+    assert whole.startswith("".join(texts))
     at += size
   return "".join(texts) + stream.flush()
 
@@ -174,6 +143,36 @@ def test_stream_equals_decode(tokenizer):
       ids = [rng.randrange(tokenizer.vocab_size) for _ in range(120)]
     sizes = iter(lambda: rng.choice((1, 1, 1, 2, 7, 30)), None)
     assert streamed(tokenizer, ids, sizes) == tokenizer.decode(ids)
+
+
+def test_what_goes_on_from_a_text_keeps_its_space(tokenizer, fallback_path):
+  rng = random.Random(3)
+  n_spaces = 0
+  for _ in range(60):
+    prompt = random_text(rng, rng.randrange(8))
+    rest = rng.choice(("", " ")) + random_text(rng, rng.randrange(30))
+    ids = tokenizer.encode(prompt + rest)
+    cut = len(tokenizer.encode(prompt))
+    if ids[:cut] != tokenizer.encode(prompt):
+      continue
+    before = last_of_text(tokenizer, ids[:cut])
+    text = decode_behind(tokenizer, before, ids[cut:])
+    sizes = iter(lambda: rng.choice((1, 2, 7)), None)
+    assert streamed(tokenizer, ids[cut:], sizes, before) == text
+    if before:
+      assert prompt + text == tokenizer.decode(ids)
+    else:
+      assert text == tokenizer.decode(ids[cut:])
+    n_spaces += bool(before) and text.startswith(" ")
+  assert n_spaces > 3
+  # As Llama 2 writes it: alone, its first space is left out.
+  llama = load_tokenizer(str(fallback_path))
+  ids = llama.encode("a b")
+  before = last_of_text(llama, ids[:-2])
+  assert decode_behind(llama, before, ids[-2:]) == " b"
+  assert llama.decode(ids[-2:]) == decode_behind(llama, (), ids[-2:]) == "b"
+  assert last_of_text(llama, [llama.bos_id]) == ()
+  assert last_of_text(llama, llama.encode("日")) == ()
 
 
 def test_long_stream_equals_decode_and_forgets(tokenizer):
@@ -210,6 +209,28 @@ def test_bpe_mistakes(tmp_path):
     with pytest.raises(UserError, match=word):
       train_bpe(texts, size, tmp_path / "t.json")
   assert not (tmp_path / "t.json").exists()
+
+
+def test_bpe_is_written_whole_or_the_mistake_is_one_line(tmp_path, bpe_path):
+  file = tmp_path / "file"
+  file.write_text("mine")
+  read = []
+
+  def texts():
+    read.append(True)
+    yield "text"
+
+  for path in (tmp_path, file / "t.json", file / "below/t.json"):
+    with pytest.raises(UserError, match="--out") as caught:
+      train_bpe(texts(), 300, path)
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+  # Nothing was read for nothing, and nothing is lost.
+  assert read == [] and file.read_text() == "mine"
+  before = bpe_path.read_bytes()
+  with pytest.raises(UserError):
+    train_bpe(failing_documents(), 300, bpe_path)
+  assert bpe_path.read_bytes() == before
+  assert [p.name for p in bpe_path.parent.iterdir()] == [bpe_path.name]
 
 
 def failing_documents():

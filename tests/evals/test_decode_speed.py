@@ -42,8 +42,10 @@ def specs():
 @pytest.fixture(scope="module")
 def speeds(params, specs):
   rounds = []
-  found = measure_decoding(params, REQUESTS, specs, 2, 1, False, rounds.append)
-  assert rounds == [1, 2, 3, 4, 5, 6]
+  found = measure_decoding(
+    params, REQUESTS, specs, 2, 1, False, lambda: rounds.append(0)
+  )
+  assert len(rounds) == 2 * len(specs)  # the first of each compiles
   return {(speed.kind, speed.mode): speed for speed in found}
 
 

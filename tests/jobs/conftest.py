@@ -5,6 +5,7 @@ import pathlib
 import pytest
 
 from mtpjax import cli, decode
+from mtpjax.progress import Progress
 
 EXPERIMENT = """
 from mtpjax.config import Config, Data, Heads, Model, Optim, Train
@@ -84,3 +85,21 @@ def fails(capsys):
     return line
 
   return run
+
+
+@pytest.fixture
+def shown(monkeypatch):
+  """Lists what is shown: [text, total, done at the end], one after another."""
+  seen = []
+
+  def start(self):
+    seen.append([self._text, self._total, 0])
+    return self
+
+  def update(self, done=None, text=None):
+    seen[-1][2] = done
+
+  monkeypatch.setattr(Progress, "__enter__", start)
+  monkeypatch.setattr(Progress, "__exit__", lambda self, *_: None)
+  monkeypatch.setattr(Progress, "update", update)
+  return seen

@@ -91,7 +91,7 @@ def test_classes_that_cannot_be_are_refused(
 
 
 def test_texts_that_end_at_once_have_no_figures(
-  in_tiny_root, tmp_path, capsys, monkeypatch
+  in_tiny_root, tmp_path, capsys, monkeypatch, shown
 ):
   end = decode.Result((257,), (0.0,), "eos", 1, 0, (0,))
   monkeypatch.setattr(
@@ -108,3 +108,5 @@ def test_texts_that_end_at_once_have_no_figures(
   printed = capsys.readouterr().out
   assert "none / none" in printed and "0.0" not in printed
   assert "WARNING: class code" in printed
+  # Plainly, and with two trees.
+  assert shown[-1] == ["decoding classes of prompts", 3, 3]

@@ -62,7 +62,7 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
 
 
 def test_with_decoding_the_table_has_both_speeds(
-  in_tiny_root, tmp_path, capsys, monkeypatch
+  in_tiny_root, tmp_path, capsys, monkeypatch, shown
 ):
   from mtpjax.jobs import evaluate
 
@@ -78,6 +78,11 @@ def test_with_decoding_the_table_has_both_speeds(
     figures["speculative_tokens_per_sec"] / figures["plain_tokens_per_sec"]
   )
   assert "outputs identical" in capsys.readouterr().out
+  assert shown == [
+    [f"loading {WORKDIR}", None, 0],
+    ["evaluating batches of validation rows", 1, 1],
+    ["decoding held-out prompts", 8, 8],  # two modes, 1 + 3 rounds
+  ]
 
 
 def test_mistakes_are_one_line(in_tiny_root, fails, tmp_path):

