@@ -1,6 +1,7 @@
 """`mtpjax bench decode`: what decoding modes bring, and where the time goes."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -168,10 +169,11 @@ def run(
   for entry, (batch, temperature, specs, requests) in enumerate(plan):
     text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
     before = entry * n_rounds
+    rounds = itertools.count(before + 1)
     with Progress(console, text, len(plan) * n_rounds, before) as progress:
 
-      def tell(done: int, before: int = before, bar: Any = progress) -> None:
-        bar.update(before + done)
+      def tell(rounds: Any = rounds, bar: Any = progress) -> None:
+        bar.update(next(rounds))
 
       speeds = measure_decoding(
         params, requests, specs, batch, settings.repeats, on_round=tell
