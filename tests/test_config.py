@@ -196,6 +196,7 @@ def test_differences_are_those_of_identity():
       "train.steps": 7,
       "train.accumulation": 2,
       "data.path": "elsewhere",
+      "data.tokenizer": "elsewhere/tokenizer.json",
     },
   )
   assert config_lib.differences(old, new) == [
@@ -211,7 +212,8 @@ def test_what_decides_the_parameters_and_the_data_is_identity():
     path for path, f in config_lib.fields() if f.metadata["may_change"]
   }
   sections = {path.split(".")[0] for path in may_change}
-  # Never of these, beside how the same model is computed and stored.
+  # Never of these, beside how the same model is computed and stored, and where
+  # data and tokenizer lie: fingerprints say what they are.
   assert "heads" not in sections
   decisive = ("model", "data", "optim")
   assert {p for p in may_change if p.split(".")[0] in decisive} == {

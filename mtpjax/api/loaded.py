@@ -136,7 +136,8 @@ class Loaded:
     The positions that an imported model, or the imported base of heads, was
     made for, where they are known; else the length of the rows trained on.
     """
-    base = self.config.base.path
+    # Where it was found, which may not be where the run says it is.
+    base = self.config.base.path if self.base is None else self.base.place.path
     length = imported_length(self.workdir)
     if not length and base:
       length = imported_length(base)

@@ -129,8 +129,8 @@ class Base:
     if changed is not None:
       raise changed
     raise UserError(
-      f"base.path: {str(path)!r}, which the heads in {heads} were trained on, "
-      "is neither here nor near them; say where it is with --base.path (from "
+      f"base.path: {str(path)!r} is not there, nor near the heads in {heads}, "
+      "which were trained on it; say where it is with --base.path (from "
       "Python: load(..., base=...))"
     )
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import sys
@@ -91,6 +92,22 @@ def add_json(parser: argparse.ArgumentParser) -> None:
   )
 
 
+def as_json(figures: Any) -> str:
+  """Returns figures as JSON, with null for what is no number."""
+  return json.dumps(_finite(figures), indent=2, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+  """Returns figures with null for what is no number, as JSON has it."""
+  if isinstance(value, dict):
+    return {key: _finite(each) for key, each in value.items()}
+  if isinstance(value, list | tuple):
+    return [_finite(each) for each in value]
+  if isinstance(value, float) and not math.isfinite(value):
+    return None
+  return value
+
+
 def write_figures(path: pathlib.Path | None, figures: Any) -> None:
   """Writes the file of --json, whole or not at all; None writes nothing.
 
@@ -101,7 +118,7 @@ def write_figures(path: pathlib.Path | None, figures: Any) -> None:
   path.parent.mkdir(parents=True, exist_ok=True)
   part = path.with_name(f"{path.name}.part-{os.getpid()}")
   try:
-    part.write_text(json.dumps(figures, indent=2) + "\n")
+    part.write_text(as_json(figures))
     part.replace(path)
   finally:
     part.unlink(missing_ok=True)

@@ -19,6 +19,7 @@ from mtpjax.cli.arguments import (
   write_figures,
 )
 from mtpjax.errors import UserError
+from mtpjax.jobs.bench import defaults
 
 # What each bench reads. Where there is --n, it replaces heads.offsets.
 _BENCH_OVERRIDES = {
@@ -33,6 +34,11 @@ _BENCH_OVERRIDES = {
   ),
   "decode": ("model", "heads"),
 }  # fmt: skip
+_DEFAULTS = {
+  "memory": defaults.MEMORY,
+  "train": defaults.TRAIN,
+  "decode": defaults.DECODE,
+}
 
 
 def _modes(text: str) -> tuple[str, ...]:
@@ -82,7 +88,7 @@ def add(commands: Any) -> None:
   for name, parser in kinds.choices.items():
     parser.set_defaults(run=_run)
     add_json(parser)
-    add_overrides(parser, _BENCH_OVERRIDES[name])
+    add_overrides(parser, _BENCH_OVERRIDES[name], _DEFAULTS[name])
 
 
 def _add_decode(decode: argparse.ArgumentParser) -> None:
@@ -151,12 +157,12 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
   if args.bench == "memory":
     from mtpjax.jobs.bench import memory
 
-    config = override_config(memory.default_config(), args)
+    config = override_config(defaults.MEMORY, args)
     return memory.run(config, console, args.n, args.repeats, on_report)
   if args.bench == "train":
     from mtpjax.jobs.bench import train
 
-    config = override_config(train.default_config(), args)
+    config = override_config(defaults.TRAIN, args)
     return train.run(config, console, args.n, args.repeats, on_report)
   if args.workdir is not None and (given := list(given_overrides(args))):
     name = given[0].replace("_", "-")
@@ -165,7 +171,7 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
     )
   from mtpjax.jobs.bench import decode
 
-  config = override_config(decode.default_config(), args)
+  config = override_config(defaults.DECODE, args)
   settings = decode.Settings(
     args.batches, args.temperatures, args.modes, args.tree, args.verifier,
     args.classes, args.prompts, args.prompt_length, args.new_tokens,

@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from mtpjax.cli.arguments import add_places
 from mtpjax.cli.generate import add_settings, given_settings
 
 
@@ -17,6 +18,7 @@ def add(commands: Any) -> None:
   )
   parser.add_argument("workdir", help="of mtpjax convert or mtpjax train")
   parser.add_argument("--step", type=int, help="checkpoint; default latest")
+  add_places(parser, data=False)
   add_settings(parser)
   parser.set_defaults(run=_run)
 
@@ -26,4 +28,7 @@ def _run(args: argparse.Namespace, console: Any) -> None:
   from mtpjax.jobs import chat
 
   # Standard output is for the answers alone.
-  chat.run(args.workdir, Console(stderr=True), args.step, given_settings(args))
+  chat.run(
+    args.workdir, Console(stderr=True), args.step, given_settings(args),
+    args.base_path,
+  )  # fmt: skip

@@ -1,8 +1,6 @@
 """The run of a command: its arguments, its figures, and how it ends."""
 
 import contextlib
-import json
-import math
 import os
 import pathlib
 import signal
@@ -26,7 +24,7 @@ from mtpjax.cli import (
   signals,
   tokenizer,
 )
-from mtpjax.cli.arguments import Parser
+from mtpjax.cli.arguments import Parser, as_json
 from mtpjax.errors import UserError
 
 
@@ -145,21 +143,10 @@ def _check_writable(path: pathlib.Path) -> None:
 
 def _write_figures(path: pathlib.Path, figures: Any) -> None:
   """Writes figures as JSON; prints them where that fails."""
-  text = json.dumps(_finite(figures), indent=2, allow_nan=False) + "\n"
+  text = as_json(figures)
   try:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
   except OSError:
     sys.stdout.write(text)
     raise
-
-
-def _finite(value: Any) -> Any:
-  """Returns figures with null for what is no number, as JSON has it."""
-  if isinstance(value, dict):
-    return {key: _finite(each) for key, each in value.items()}
-  if isinstance(value, list | tuple):
-    return [_finite(each) for each in value]
-  if isinstance(value, float) and not math.isfinite(value):
-    return None
-  return value

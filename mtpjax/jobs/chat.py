@@ -34,6 +34,7 @@ def run(
   console: rich.console.Console,
   step: int | None = None,
   settings: Mapping[str, Any] | None = None,
+  base: str = "",
 ) -> None:
   """Answers lines of standard input until it ends.
 
@@ -42,6 +43,7 @@ def run(
     console: gets all but the answers, which go to standard output.
     step: the checkpoint; None takes the latest.
     settings: fields of `config.Decode`, by name.
+    base: the model that heads were trained on; see `api.load`.
 
   Raises:
     UserError: the model cannot be loaded or has no chat template, a setting
@@ -49,7 +51,7 @@ def run(
       wrong with a line is said, and the next one is read.
   """
   with Progress(console, f"loading {workdir}"):
-    loaded = api.load(workdir, step)
+    loaded = api.load(workdir, step, base=base)
   chat = Chat(loaded, console, settings or {})
   if sys.stdin.isatty():
     chat.say(f"{workdir}, step {loaded.step}, {chat.drafts()}; /help")

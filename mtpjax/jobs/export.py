@@ -1,6 +1,5 @@
 """`mtpjax export`: a work directory becomes a folder of another format."""
 
-import json
 import pathlib
 import time
 from typing import Any
@@ -65,7 +64,7 @@ def run(
     model = loaded.model
     dtype = dtype or config.model.param_dtype
     values = families.write_values(
-      model.config, model.trunk_layers, dtype, _max_length(loaded)
+      model.config, model.trunk_layers, dtype, loaded.max_length
     )
     is_chain = with_heads and model.is_chain
     if is_chain:
@@ -114,19 +113,6 @@ def _require_published(
     )
 
 
-def _max_length(loaded: api.Loaded) -> int:
-  """Returns the positions of the imported model, or of a row trained on."""
-  known_by = [WorkDir(loaded.workdir)]
-  if loaded.base is not None:
-    known_by.append(loaded.base.place)
-  for place in known_by:
-    origin = place.origin
-    known = json.loads(origin.read_text()) if origin.is_file() else {}
-    if known.get("max_length"):
-      return known["max_length"]
-  return loaded.config.data.row_length
-
-
 def _special_ids(loaded: api.Loaded) -> dict[str, Any]:
   """Returns BOS and EOS as config.json and generation_config.json have them."""
   eos = list(loaded.tokenizer.eos_ids)
@@ -160,7 +146,7 @@ def _write_companions(
       {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "model_max_length": _max_length(loaded),
+        "model_max_length": loaded.max_length,
       }
       | tokens,
     )

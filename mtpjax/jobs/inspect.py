@@ -196,10 +196,8 @@ def _base(place: WorkDir, config: Config) -> dict[str, Any] | None:
     return values
   values |= {"step": reference["step"], "digest": reference["digest"][:12]}
   try:
-    Base.open(config.base.path, reference["step"]).require(
-      reference, place.path
-    )
-    return values | {"is_the_same": True}
+    base = Base.find(config.base.path, reference, place.path)
+    return values | {"path": str(base.place.path), "is_the_same": True}
   except UserError as error:
     return values | {"is_the_same": f"no: {error}"}
 

@@ -364,6 +364,7 @@ LLAMA3 = {
     ({"activation_function": "gelu"}, "activation_function 'gelu'"),
     ({"is_encoder_decoder": True}, "is_encoder_decoder"),
     ({"vision_config": {"depth": 2}}, "vision_config"),
+    ({"text_config": {"eos_token_id": 1, "hidden_size": 8}}, "text_config"),
     ({"tie_encoder_decoder": True}, "tie_encoder_decoder"),
     ({"num_nextn_predict_layers": 1}, "num_nextn_predict_layers 1"),
     ({"compression_config": {"bits": 4}}, "compression_config"),
@@ -390,6 +391,7 @@ def test_what_is_switched_off_changes_nothing(family):
     "mlp_bias": False, "use_mrope": False, "rope_interleaved": False,
     "pretraining_tp": 2, "attention_dropout": 0.1, "is_decoder": True,
     "pruned_heads": {}, "hidden_act": "swish", "use_qk_norm": False,
+    "text_config": {"eos_token_id": [1, 2], "torch_dtype": "float32"},
     "position_embedding_type": "rope", "is_encoder_decoder": False,
   }  # fmt: skip
   assert read(family, **off) == plain

@@ -272,6 +272,13 @@ def test_a_wholly_different_model_is_one_line(tmp_path):
   assert str(failure.value).count("expected") == 10
 
 
+def test_more_layers_than_tensors_are_found_at_once(tmp_path):
+  values, tensors = checkpoint(tmp_path)
+  rewrite(tmp_path, values | {"num_hidden_layers": 10**9}, tensors)
+  with pytest.raises(UserError, match="1,000,000,000 is more than the 21 ten"):
+    convert.open_hf(tmp_path)
+
+
 def test_layers_beyond_those_configured_are_not_dropped(tmp_path):
   values, tensors = checkpoint(tmp_path)
   rewrite(tmp_path, values | {"num_hidden_layers": 1}, tensors)
@@ -315,7 +322,9 @@ def test_a_missing_shard_is_named(tmp_path):
   [
     ("[", "not the index"),
     ("{}", "not the index"),
+    ("[" * 100_000, "not the index"),
     ('{"weight_map": []}', "not the index"),
+    ('{"weight_map": {"a": "b", "a": "c"}}', "not the index"),
     ('{"weight_map": {"a": 3}}', "not the index"),
     ('{"weight_map": {"a": "../b.safetensors"}}', "outside of its folder"),
     (

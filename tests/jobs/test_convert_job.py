@@ -424,7 +424,7 @@ def test_medusa_heads_need_their_base(checkpoint, fails):
 def drafts(checkpoint):
   """Heads in work/runs/drafts on work/runs/base, named by relative paths."""
   root = checkpoint.parent
-  write_medusa_heads(root / "heads", medusa_tensors(2))
+  write_medusa_heads(root / "heads", medusa_tensors(1))
   (root / "work").mkdir()
   with pytest.MonkeyPatch.context() as patch:
     patch.chdir(root / "work")

@@ -65,6 +65,12 @@ def open_hf(path: str | pathlib.Path) -> Source:
   notes = families.notes(values, str(file))
   stored = Safetensors(path)
   tensors = unwrapped(stored)
+  # Before names are made of them all.
+  if model.n_layers > len(tensors.names()):
+    raise UserError(
+      f"{file}: num_hidden_layers {model.n_layers:,} is more than the "
+      f"{len(tensors.names()):,} tensors there; copy both again"
+    )
   _require_unembedding(path, model, tensors)
   files = companions.add_ends(companions.read_files(path), values, path)
   return Source(

@@ -213,6 +213,11 @@ def _read_model(
       "file again"
     )
   there = set(tensors.names())
+  if n_layers > len(there):  # before names are made of them all
+    raise UserError(
+      f"{params.path}: n_layers {n_layers:,} is more than the {len(there):,} "
+      "tensors there; copy both again"
+    )
   sizing = (META_NAMES["embedding"], "layers.0.feed_forward.w1.weight")
   for name in (*sizing, META_NAMES["final_norm/scale"]):
     if name not in there:

@@ -109,10 +109,14 @@ class Safetensors:
 
   def _add_shards(self, index: pathlib.Path) -> None:
     try:
-      weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+      weight_map = json.loads(
+        index.read_text(encoding="utf-8"), object_pairs_hook=_once
+      )["weight_map"]
       shards = sorted(set(weight_map.values()))
       is_local = all(pathlib.PurePath(shard).name == shard for shard in shards)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (
+      OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+    ) as error:  # fmt: skip
       raise UserError(
         f"{index}: is not the index of a sharded checkpoint; copy it again"
       ) from error
@@ -133,6 +137,14 @@ class Safetensors:
           f"{index.parent / shard}: holds no tensor {name}, which {index.name} "
           "says it does; copy both again"
         )
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """Returns a JSON object; ValueError where a name is there twice."""
+  found = dict(pairs)
+  if len(found) < len(pairs):
+    raise ValueError("a name is there twice")
+  return found
 
 
 def _open(path: pathlib.Path) -> Any:

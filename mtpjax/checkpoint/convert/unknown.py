@@ -95,6 +95,8 @@ def _is_off(name: str, value: Any) -> bool | None:
   """Returns whether a part is switched off; None if the name is of none."""
   if value is None or value is False or value in ("", [], {}):
     return True
+  if isinstance(value, Mapping) and value.keys() <= HARMLESS:
+    return True  # as a text_config that says what ends a text
   if _FACTORS.search(name):
     # A factor of 1 on scores replaces 1 / sqrt(d_head).
     is_of_scores = "attn" in name or "attention" in name

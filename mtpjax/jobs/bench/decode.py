@@ -11,7 +11,7 @@ import numpy as np
 import rich.console
 
 from mtpjax import parallel
-from mtpjax.config import Config, Heads, Model
+from mtpjax.config import Config
 from mtpjax.decode import Request, Stages, decode_params
 from mtpjax.decode.batch import Packer
 from mtpjax.decode.budget import Calibration
@@ -52,14 +52,6 @@ _COLUMNS = {
   "kept": "kept",
   "outputs_identical": "same",
 }
-
-
-def default_config() -> Config:
-  """A small random model."""
-  return Config(
-    model=Model(vocab_size=4096, d_model=256, n_layers=8, dtype="float32"),
-    heads=Heads(kind="block"),
-  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,11 +169,11 @@ def run(
   for entry, (batch, temperature, specs, requests) in enumerate(plan):
     text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
     before = entry * n_rounds
+    rounds = itertools.count(before + 1)
     with Progress(console, text, len(plan) * n_rounds, before) as progress:
-      rounds = itertools.count(before + 1)
 
-      def tell(progress: Progress = progress, rounds: Any = rounds) -> None:
-        progress.update(next(rounds))
+      def tell(rounds: Any = rounds, bar: Any = progress) -> None:
+        bar.update(next(rounds))
 
       speeds = measure_decoding(
         params, requests, specs, batch, settings.repeats, on_round=tell

@@ -15,23 +15,12 @@ import numpy as np
 import rich.console
 
 from mtpjax import losses, parallel
-from mtpjax.config import LOSS_MODES, Config, Data, Heads, Loss, Model, Train
+from mtpjax.config import LOSS_MODES, Config
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
 from mtpjax.model import masks
 from mtpjax.progress import Progress
-
-
-def default_config() -> Config:
-  """The shape the documented figures are for: B4 T512 D256 V32000."""
-  return Config(
-    model=Model(vocab_size=32_000, d_model=256, dtype="float32"),
-    heads=Heads(kind="medusa", matched=False),
-    loss=Loss(chunk_tokens=256),
-    data=Data(row_length=512),
-    train=Train(batch_size=4),
-  )
 
 
 def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:

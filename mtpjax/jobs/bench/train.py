@@ -11,23 +11,12 @@ import numpy as np
 import rich.console
 
 from mtpjax import parallel
-from mtpjax.config import Config, Data, Heads, Loss, Model, Train
+from mtpjax.config import Config
 from mtpjax.heads import MultiTokenModel, train_flops_per_token
 from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress
 from mtpjax.train import create_state, make_optimizer, make_train_step
 from mtpjax.train.hardware import peak_flops
-
-
-def default_config() -> Config:
-  """A model that a CPU steps through in well under a second."""
-  return Config(
-    model=Model(vocab_size=4096, d_model=256, n_layers=10, dtype="float32"),
-    heads=Heads(kind="block"),
-    loss=Loss(chunk_tokens=512),
-    data=Data(row_length=128),
-    train=Train(batch_size=4),
-  )
 
 
 class _Candidate:
