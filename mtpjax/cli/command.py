@@ -106,7 +106,7 @@ def _fail(error: Exception, command: str | None) -> int:
   """Says in one line what failed; returns the exit status."""
   from mtpjax.cli import console
 
-  if isinstance(error, BrokenPipeError):
+  if isinstance(error, BrokenPipeError) and error.filename is None:
     # As `head` does once it has its lines: nobody asks for more.
     console.silence(sys.stdout)
     return signals.status(signal.SIGPIPE)
