@@ -79,6 +79,28 @@ def test_a_signal_that_python_forgets_is_sent_again(ends):
   assert ends(action) == (130, "mtpjax: interrupted\n")
 
 
+@pytest.mark.parametrize("times, is_imported", [(1, True), (2, False)])
+def test_an_import_ends_before_a_signal_is_raised(
+  ends, tmp_path, monkeypatch, times, is_imported
+):
+  monkeypatch.syspath_prepend(tmp_path)
+  (tmp_path / "slow_module.py").write_text(
+    "import signal, sys\n"
+    f"for _ in range({times}): signal.raise_signal(signal.SIGINT)\n"
+    "sys.modules['signal'].was_imported = True\n"
+  )
+  monkeypatch.setattr(signal, "was_imported", False, raising=False)
+
+  def action():
+    import slow_module  # noqa: F401
+
+    wait()
+
+  assert ends(action) == (130, "mtpjax: interrupted\n")
+  assert signal.was_imported == is_imported
+  sys.modules.pop("slow_module", None)
+
+
 def test_what_is_ignored_stays_so(ends):
   before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
   try:
