@@ -64,7 +64,8 @@ def _run_to_an_end(argv: Sequence[str] | None) -> int:
   with signals.raised() as received:
     name: list[str] = []
     try:
-      return _run(argv, name)
+      status = _run(argv, name)
+      return _end_by(received[-1]) if received else status
     except BaseException as error:
       # What a signal raised may have become another error on its way.
       if received or isinstance(error, KeyboardInterrupt):

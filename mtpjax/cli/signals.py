@@ -45,18 +45,18 @@ def raised() -> Iterator[list[int]]:
 
   Yields:
     The signals that have come, which tell, too, when a library has made
-    another error of the exception.
+    another error of the exception, or the end came before it was raised.
   """
   received: list[int] = []
   waiting: list[int] = []
   timers: list[threading.Timer] = []
 
   def note(number: int, frame: FrameType | None) -> None:
+    received.append(number)
     if _is_importing(frame) and not waiting:
       waiting.append(number)
       timers.append(_send_later(number, waiting.clear))
       return
-    received.append(number)
     raise _exception(number)
 
   if threading.current_thread() is not threading.main_thread():
