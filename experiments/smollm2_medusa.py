@@ -11,7 +11,7 @@
 Hardware: two CPU cores. 0.3 M tokens run through the model once (13 minutes),
 which leaves 0.7 GB of hidden states in runs/states; then the heads are trained
 on those, 280 steps of 7 to 8 seconds (35 minutes). A run that is stopped goes
-on where it was. Expected, on code it has not seen: 20, 10, 6 and 3% of the
+on where it was. Expected: on code it has not seen, 20, 10, 6 and 3% of the
 model's own choices at offsets 2 to 5, and 1.23 tokens per pass of a chain.
 
 The text is the source code of packages that mtpjax itself needs; another

@@ -108,6 +108,13 @@ def make_root(root: pathlib.Path) -> None:
     assert cli.main(["train", "tiny.py", "--workdir", RUN]) == 0
 
 
+def copy_inputs(made: pathlib.Path, root: pathlib.Path) -> None:
+  """Takes from a folder what `make_root` makes, without what others left."""
+  for name in ("corpus", "data", RUN):
+    shutil.copytree(made / name, root / name)
+  (root / "tiny.py").write_text(EXPERIMENT)
+
+
 def make_place(root: pathlib.Path, place: pathlib.Path) -> None:
   """Copies the run, and lays things out to stumble over."""
   shutil.copytree(root, place, symlinks=True)
@@ -318,7 +325,9 @@ def _experiment(rng: random.Random, place: pathlib.Path) -> Mistake:
     )  # fmt: skip
   text = "\n".join(lines)
   (place / "tiny.py").write_bytes(text.encode("utf-8", "surrogateescape"))
-  argv = rng.choice((("prepare", "tiny.py"), _train()))
+  # Without its sources it takes the standard library.
+  prepare = ("prepare", "tiny.py", "--data.max-documents", "12")
+  argv = rng.choice((prepare, _train()))
   return Mistake(argv, f"tiny.py: {lines[min(at, len(lines) - 1)]!r}")
 
 

@@ -252,6 +252,153 @@ def test_an_experiment_that_is_none_is_one_line(
   assert words in str(error.value) and str(path) in str(error.value)
 
 
+IMPORTS = "from mtpjax.config import Config, Data, Heads, Model, Optim\n"
+
+
+@pytest.mark.parametrize(
+  "source, line, words",
+  [
+    ("def config():\n  return Config(optim=Optim(lr=1e-3))", 3,
+     ["'lr'", "did you mean peak_lr?"]),
+    ("def config():\n  return Config(\n    optim=Optim(\n      peaklr=1,\n"
+     "    ),\n  )", 4, ["peak_lr"]),
+    ("def config():\n  return Config(optimizer=Optim())", 3,
+     ["'optimizer'", "did you mean optim?"]),
+    ("def config():\n  return Config(optim=Optim(peak_lr='3e-4'))", 3,
+     ["optim.peak_lr: '3e-4' is not of the form float"]),
+    ("def config():\n  return Config(model=Model(n_layers=2.0))", 3,
+     ["model.n_layers: 2.0 is not of the form int"]),
+    ("def config():\n  return Config(data=Data(sources=('a')))", 3,
+     ["data.sources: 'a'", "('a',)"]),
+    ("def config():\n  return Config(heads=Heads(offsets=2))", 3,
+     ["heads.offsets: 2"]),
+    ("def config():\n  return Config(Optim())", 3,
+     ["model: Optim(", "is not a mtpjax.config.Model"]),
+    ("def config():\n  return Config(optim=Optim(peak_lr=-1))", 3,
+     ["optim.peak_lr: -1 must be greater than 0"]),
+    ("def config():\n  c = Config()\n  c.optim.peak_lr = 1\n  return c", 4,
+     ["cannot assign to field 'peak_lr'"]),
+    ("def config():\n  return Confg()", 3, ["NameError", "'Confg'", "Config"]),
+    ("def config(:\n  return", 2, ["SyntaxError"]),
+    ("def config():\nreturn Config()", 3, ["IndentationError"]),
+    ("x = '", 2, ["SyntaxError"]),
+    ("from mtpjax.config import Optin", 2, ["'Optin'", "did you mean Optim?"]),
+    ("import no_such_package", 2, ["pip install no_such_package"]),
+    ("raise SystemExit('install it')", 2, ["install it"]),
+    ("def config():\n  return [][3]", 3, ["IndexError"]),
+    ("def config():\n  raise ValueError('two\\nlines')", 3, ["two"]),
+    ("1 / 0", 2, ["ZeroDivisionError"]),
+    ("config = 3", None, ["config is 3, not a function"]),
+    ("config = Config()", None, ["not a function"]),
+    ("async def config(): pass", None, ["returned coroutine"]),
+    ("def config(a, b): pass", None, ["config(a, b)", "variant alone"]),
+    ("def config(*, a): pass", None, ["config(*, a)"]),
+    ("def config():\n  return {}", None, ["returned dict"]),
+    ("\0", None, ["null bytes"]),
+  ],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:coroutine")
+def test_a_mistake_in_an_experiment_names_its_line(
+  tmp_path, source, line, words
+):
+  path = tmp_path / "[mine].py"
+  path.write_text(IMPORTS + source)
+  with pytest.raises(UserError) as error:
+    config_lib.load_experiment(path)
+  text = str(error.value)
+  where = f"experiment {path}" + (f", line {line}: " if line else "")
+  assert text.startswith(where)
+  for word in words:
+    assert word in text
+
+
+def test_an_experiment_that_is_not_of_utf_8(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_bytes(b"x = 1\ny = '\xff'\n")
+  with pytest.raises(UserError, match="line 2: SyntaxError"):
+    config_lib.load_experiment(path)
+
+
+def test_an_experiment_is_read_as_it_is_now(tmp_path):
+  # Within a second, and as long as before: by its time it is the same.
+  path = tmp_path / "mine.py"
+  for rate in (0.1, 0.2, 0.3):
+    path.write_text(
+      f"{IMPORTS}def config(): return Config(optim=Optim(peak_lr={rate}))"
+    )
+    assert config_lib.load_experiment(path).optim.peak_lr == rate
+  assert list(tmp_path.iterdir()) == [path]
+
+
+def test_data_classes_of_an_experiment_find_their_module(tmp_path):
+  path = tmp_path / "mine.py"
+  path.write_text(
+    "from __future__ import annotations\n"
+    "import dataclasses, typing\n"
+    "from mtpjax.config import Config\n"
+    "@dataclasses.dataclass\n"
+    "class Own:\n"
+    "  x: typing.ClassVar[int] = 3\n"
+    "def config(): return Config()\n"
+  )
+  assert config_lib.load_experiment(path) == Config()
+
+
+@pytest.mark.parametrize(
+  "name, words",
+  [
+    ("", ["a folder"]),
+    ("quickstar", ["did you mean quickstart?", "mtpjax list"]),
+    ("experiments/quickstart.py", ["no such file", "mtpjax list"]),
+    ("folder", ["a folder"]),
+    ("notes.txt", ["must end in .py"]),
+    ("/dev/null", ["not a file"]),
+  ],
+)
+def test_no_experiment_of_that_name(tmp_path, monkeypatch, name, words):
+  monkeypatch.chdir(tmp_path)
+  (tmp_path / "folder").mkdir()
+  (tmp_path / "notes.txt").touch()
+  with pytest.raises(UserError, match="^experiment ") as error:
+    config_lib.load_experiment(name)
+  for word in words:
+    assert word in str(error.value)
+
+
+def test_built_in_experiments_by_name_unless_there_is_a_file(
+  tmp_path, monkeypatch
+):
+  monkeypatch.chdir(tmp_path)
+  names = [each.name for each in config_lib.built_in_experiments()]
+  assert names == ["quickstart", "smollm2_medusa"]
+  for each in config_lib.built_in_experiments():
+    (tmp_path / each.name).mkdir()  # no file
+    config = config_lib.load_experiment(each.name)
+    assert config == config_lib.load_experiment(each.path)
+    assert each.title and "Expected: " in each.expected
+  (tmp_path / "quickstart.py").write_text("1 / 0")
+  with pytest.raises(UserError, match="ZeroDivisionError"):
+    config_lib.load_experiment("quickstart.py")
+
+
+def test_sections_check_their_values_where_they_are_made():
+  # As lists are turned into tuples, a configuration is equal to itself read.
+  heads = config_lib.Heads(offsets=[1, 2])
+  assert heads.offsets == (1, 2)
+  assert hash(heads) == hash(config_lib.Heads(offsets=(1, 2)))
+  for path, field in config_lib.fields():
+    section, name = path.split(".")
+    kind = type(getattr(Config(), section))
+    for value in (None, object(), {1}, b"x"):
+      with pytest.raises(UserError, match=f"^{path}: .* not of the form"):
+        kind(**{name: value})
+    if field.type in (int, float):
+      for value in ("1", float("nan"), float("inf"), 1 << 40):
+        if (field.type, value) != (float, 1 << 40):
+          with pytest.raises(UserError, match=f"^{path}: "):
+            kind(**{name: value})
+
+
 def test_an_experiment_gets_its_variant(tmp_path):
   path = tmp_path / "experiment.py"
   path.write_text(

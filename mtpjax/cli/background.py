@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from mtpjax.cli import failures
+from mtpjax.cli import failures, signals
 
 
 def shorten() -> Callable[[], None]:
@@ -23,7 +23,7 @@ def shorten() -> Callable[[], None]:
   import absl.logging
 
   loggers = absl.logging.get_absl_logger(), logging.getLogger("asyncio")
-  hooks = sys.unraisablehook, threading.excepthook
+  hooks = sys.unraisablehook, threading.excepthook, sys.excepthook
 
   def in_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is None or not _tell(args.exc_value):
@@ -33,15 +33,20 @@ def shorten() -> Callable[[], None]:
     if args.exc_value is None or not _tell(args.exc_value):
       hooks[0](args)
 
+  def of_import(kind: Any, error: BaseException, trace: Any) -> None:
+    if not _tell(error):
+      hooks[2](kind, error, trace)
+
   def has_no_traceback(record: logging.LogRecord) -> bool:
     return not record.exc_info
 
   def restore() -> None:
-    sys.unraisablehook, threading.excepthook = hooks
+    sys.unraisablehook, threading.excepthook, sys.excepthook = hooks
     for logger in loggers:
       logger.removeFilter(has_no_traceback)
 
   sys.unraisablehook, threading.excepthook = in_callback, in_thread
+  sys.excepthook = of_import
   for logger in loggers:
     logger.addFilter(has_no_traceback)
   return restore
@@ -52,6 +57,9 @@ def _tell(error: BaseException) -> bool:
   # Where writing of many arrays fails, the first error ends the wait, and each
   # of the others is told to an event loop that is closed.
   if isinstance(error, RuntimeError) and "loop is closed" in str(error):
+    return True
+  # An extension module prints the signal that ended its import.
+  if isinstance(error, KeyboardInterrupt | signals.Terminated):
     return True
   said = failures.explain(error)
   if said is None:

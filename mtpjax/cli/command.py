@@ -67,7 +67,8 @@ def _run_to_an_end(argv: Sequence[str] | None) -> int:
   with signals.raised() as received:
     name: list[str] = []
     try:
-      return _run(argv, name)
+      status = _run(argv, name)
+      return _end_by(received[-1]) if received else status
     except BaseException as error:
       # What a signal raised may have become another error on its way.
       if received or isinstance(error, KeyboardInterrupt):
@@ -110,7 +111,7 @@ def _fail(error: Exception, command: str | None) -> int:
   """Says in one line what failed; returns the exit status."""
   from mtpjax.cli import console
 
-  if isinstance(error, BrokenPipeError):
+  if isinstance(error, BrokenPipeError) and error.filename is None:
     # As `head` does once it has its lines: nobody asks for more.
     console.silence(sys.stdout)
     return signals.status(signal.SIGPIPE)

@@ -129,16 +129,10 @@ def _reason(error: BaseException) -> str:
     return text
   if isinstance(error, SystemExit):
     return f"the file ends the program: {text}"
-  # Python's own line has a "Did you mean" of its own, where it knows one.
-  lines = traceback.TracebackException.from_exception(error)
-  line = next(
-    line.strip()
-    for line in lines.format_exception_only()
-    if not line.startswith(" ")
-  )
-  if "did you mean" in line.lower():
-    return line
-  return line + _meant(error, text)
+  if isinstance(error, SyntaxError):
+    text = error.msg
+  line = f"{type(error).__name__}: {text}".removesuffix(": ")
+  return line if "did you mean" in line.lower() else line + _meant(error, text)
 
 
 def _meant(error: BaseException, text: str) -> str:
@@ -157,10 +151,25 @@ def _meant(error: BaseException, text: str) -> str:
     root = error.name.split(".")[0]
     if root not in sys.modules:
       return f"; install it, as with: pip install {root}"
+  if isinstance(error, AttributeError) and error.name:
+    return nearest(error.name, dir(error.obj))
+  if isinstance(error, NameError) and error.name:
+    return nearest(error.name, _names_at(error))
   missing = re.search(r"cannot import name '(\w+)' from '([\w.]+)'", text)
   if missing and missing[2] in sys.modules:
     return nearest(missing[1], dir(sys.modules[missing[2]]))
   return ""
+
+
+def _names_at(error: BaseException) -> list[str]:
+  """Returns the names that there were where an error was raised."""
+  trace = error.__traceback__
+  while trace is not None and trace.tb_next is not None:
+    trace = trace.tb_next
+  if trace is None:
+    return []
+  frame = trace.tb_frame
+  return [*frame.f_locals, *frame.f_globals, *frame.f_builtins]
 
 
 def load_config(path: pathlib.Path) -> Config:

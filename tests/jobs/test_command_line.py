@@ -1,3 +1,4 @@
+import argparse
 import json
 import pathlib
 import subprocess
@@ -6,9 +7,12 @@ import sys
 import pytest
 
 from mtpjax import cli
+from mtpjax import config as config_lib
 
 COMMANDS = (
   [],
+  ["list"],
+  ["new"],
   ["prepare"],
   ["train"],
   ["evaluate"],
@@ -28,6 +32,79 @@ def test_help_at_every_level(command, capsys):
     cli.main([*command, "--help"])
   assert ended.value.code == 0
   assert "usage: mtpjax" in capsys.readouterr().out
+
+
+def test_underscores_are_dashes_in_every_option(in_tiny_root, fails):
+  from mtpjax.cli import command
+
+  def parsers(parser):
+    yield parser
+    for action in parser._actions:
+      if isinstance(action, argparse._SubParsersAction):
+        for each in action.choices.values():
+          yield from parsers(each)
+
+  many = 0
+  for parser in parsers(command.build_parser()):
+    for option in parser._option_string_actions:
+      if option.startswith("--") and "-" in option[2:]:
+        spelt = "--" + option[2:].replace("-", "_")
+        assert parser._with_dashes([spelt, f"{spelt}=a_b"]) == [
+          option, f"{option}=a_b"
+        ]  # fmt: skip
+        many += 1
+  assert many > 100
+  train = ("train", "tiny.py", "--workdir", "runs/none")
+  for spelt in ("--optim.peak_lr", "--optim.peak-lr"):
+    assert "optim.peak_lr: 'x'" in fails(*train, spelt, "x")
+    assert "optim.peak_lr: 'x'" in fails(*train, f"{spelt}=x")
+  # What stands after an option is its value, whatever it looks like.
+  line = fails("generate", "runs/none", "--prompt=--max_new_tokens")
+  assert "runs/none" in line
+
+
+def test_help_shows_every_default(capsys):
+  for name in ("train", "prepare"):
+    with pytest.raises(SystemExit):
+      cli.main([name, "--help"])
+    shown = "".join(capsys.readouterr().out.split())
+    for _, field in config_lib.fields():
+      kind = field.type
+      default = config_lib.written(field.default, kind)
+      help = f"{field.metadata['help']}; default {default}"
+      assert "".join(help.split()) in shown
+      if default != "empty":
+        assert config_lib.parse_value(default, kind) == field.default
+
+
+def test_a_new_experiment_begins_as_a_built_in_one(
+  tmp_path, monkeypatch, capsys, fails
+):
+  monkeypatch.chdir(tmp_path)
+  assert cli.main(["list"]) == 0
+  listed = capsys.readouterr().out
+  built_in = {each.name: each for each in config_lib.built_in_experiments()}
+  assert all(f"{each}: " in listed for each in built_in)
+  for name, each in built_in.items():
+    file = f"made/{name}_[1].py"
+    assert cli.main(["new", file, "--from", name]) == 0
+    assert file in capsys.readouterr().out
+    assert pathlib.Path(file).read_bytes() == each.path.read_bytes()
+    pathlib.Path(file).write_text("mine")
+    assert "is there already" in fails("new", file)
+    assert pathlib.Path(file).read_text() == "mine"
+  assert "ends in .py" in fails("new", "mine")
+  assert "mtpjax list" in fails("new", "mine.py", "--from", "nothing")
+  assert not pathlib.Path("mine.py").exists()
+
+
+def test_a_built_in_name_is_taken_where_a_file_is(tmp_path, monkeypatch, fails):
+  monkeypatch.chdir(tmp_path)
+  for argv in (("prepare",), ("train", "--workdir", "runs/a")):
+    assert "data.row_length: 1" in fails(
+      argv[0], "quickstart", *argv[1:], "--data.row-length", "1"
+    )
+  assert list(tmp_path.iterdir()) == []
 
 
 def test_help_imports_no_jax():
