@@ -3,6 +3,7 @@ import io
 import json
 import sys
 
+import jax
 import pytest
 
 import mtpjax
@@ -189,11 +190,22 @@ def test_where_no_seed_is_given_each_call_takes_a_new_one(in_tiny_root, capsys):
 
 def test_progress_counts_the_tokens_of_passes(in_tiny_root):
   model = mtpjax.load(WORKDIR)
-  seen = []
+  seen, compiled, when = [], [], []
+
+  def note(event, *_, **__):
+    if event.endswith("backend_compile_duration"):
+      compiled.append(event)
+
+  def on_progress(now):
+    seen.append(now)
+    when.append(len(compiled))
+
+  jax.monitoring.register_event_duration_secs_listener(note)
   generations = model.generate(
     ["a", "b", "c"],
     ignore_eos=True,
-    on_progress=seen.append,
+    on_progress=on_progress,
+    capacity=97,  # programs of its own
     max_new_tokens=9,
     batch_size=2,
     chunk_passes=2,
@@ -208,6 +220,8 @@ def test_progress_counts_the_tokens_of_passes(in_tiny_root):
   assert sum(len(g.ids) for g in generations) == 24 + 3
   secs = [d.secs for d in seen]
   assert secs[0] == 0 and secs == sorted(secs) and secs[4] == secs[5]
+  # What is timed compiles nothing; the last prompt is run alone.
+  assert 0 < when[0] == when[4] <= when[5] == when[-1]
 
 
 def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
