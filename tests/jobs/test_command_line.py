@@ -13,6 +13,8 @@ COMMANDS = (
   ["train"],
   ["evaluate"],
   ["generate"],
+  ["chat"],
+  ["inspect"],
   ["bench"],
   ["bench", "memory"],
   ["bench", "train"],
