@@ -260,6 +260,10 @@ def run_chunk(
   return state
 
 
+# Of the same arguments; what is compiled of it need not be when it is called.
+lower_chunk = run_chunk.lower
+
+
 @functools.partial(jax.jit, donate_argnames=("state",))
 def finish(state: DecodeState, is_finished_B: jax.Array) -> DecodeState:
   """Ends rows whose text the host has found to be over."""

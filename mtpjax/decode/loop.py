@@ -93,11 +93,7 @@ class _Run:
       batch,
       self._packer.capacity,
     )
-    if any(request.max_new_tokens > 1 for request in requests):
-      # Compiles all programs now, so that no switch has to wait, and the time
-      # of a chunk is that of its passes.
-      for level in range(len(specs)):
-        self.advance(level, passes=0)
+    self._is_compiled = all(r.max_new_tokens == 1 for r in requests)
 
   def running(self) -> dict[int, Result]:
     """Returns the latest results of the requests that are not over."""
@@ -118,7 +114,21 @@ class _Run:
       self._specs[0], self._params, self._packer.tables, self._state, packed,
       jnp.asarray(free + free[-1:] * padding, jnp.int32),
     )  # fmt: skip
+    if not self._is_compiled:
+      self._compile()
     return True
+
+  def _compile(self) -> None:
+    """Compiles all programs, so that no chunk and no switch has to wait.
+
+    For a state that has been where the parameters are, as it will be from now
+    on: for the one before they would be other programs.
+    """
+    for spec in self._specs:
+      batches.lower_chunk(
+        spec, self._params, self._packer.tables, self._state, jnp.int32(0)
+      ).compile()
+    self._is_compiled = True
 
   def advance(self, level: int, passes: int) -> None:
     """Runs a chunk of passes of one of the programs."""

@@ -199,6 +199,8 @@ class Chat:
       self.say(f"{name} {config_lib.shown(getattr(decode, name))}")
 
   def _unset(self, name: str) -> None:
+    if not name:
+      raise UserError("/unset: needs a name, as /unset temperature")
     name = name.replace("-", "_")
     settings = {k: v for k, v in self._settings.items() if k != name}
     if name in self._given:

@@ -48,32 +48,19 @@ def talk(loaded, in_tiny_root, monkeypatch, capsys):
 
 
 @pytest.fixture
-def answers(monkeypatch):
+def answers(loaded, monkeypatch):
   """Nothing is decoded: every answer is "ab". The list of the requests."""
   asked = []
+  ids = tuple(i for text in "ab" for i in loaded.tokenizer.encode(text))
 
   def generate(specs, params, requests, *_):
     asked.extend(requests)
-    ids = tuple(loaded_ids(specs))
-    for n in (1, 2):
-      reason = "length" if n == 2 else "running"
+    for n, reason in ((1, "running"), (2, "length")):
       result = decode.Result(ids[:n], (0.0,) * n, reason, n, 3, (0, 1)[:n])
       yield {0: result}
 
-  def loaded_ids(specs):
-    return _ids["ab"]
-
   monkeypatch.setattr(decode, "generate", generate)
   return asked
-
-
-_ids = {}
-
-
-@pytest.fixture(autouse=True)
-def ids_of_answers(loaded):
-  encode = loaded.tokenizer.encode
-  _ids["ab"] = [*encode("a"), *encode("b")]
 
 
 def prompt_of(loaded, *said):
@@ -141,9 +128,9 @@ def test_settings_are_shown_and_set(talk, answers):
     ("/set mode fast", "'fast'"),
     ("/set mode tree", "--tree"),
     ("/unset temprature", "did you mean"),
-    ("/unset", "decode."),
+    ("/unset", "needs a name"),
     ("/set cache_tokens 9\na", "leave no room in cache_tokens = 9; /reset"),
-    ("/set regex [\na", "regex"),
+    ("/set regex [\na", "regular expression"),
   ],
 )
 def test_a_mistake_is_one_line_and_the_talk_goes_on(talk, answers, line, words):
@@ -264,10 +251,10 @@ def test_a_later_line_compiles_nothing(talk, loaded):
   jax.monitoring.register_event_duration_secs_listener(note)
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(api.Loaded, "generate", generate)
-    talk("Hi", "more", "much more", argv=["--max-new-tokens", 20])
+    talk("Hi", "more", "much more", argv=["--max-new-tokens", 5])
   (first, n), *later = counts
-  assert first > 0 and n == 20
-  assert later == [(0, 20)] * 2
+  assert first > 0 and n == 5
+  assert later == [(0, 5)] * 2
   # Without room ahead the texts of each line would be of another shape.
   n_ids = [len(prompt_of(loaded, *["Hi"] * k)) for k in (1, 3, 5)]
-  assert n_ids[0] < 32 < n_ids[1]
+  assert n_ids[0] < 32 < n_ids[1] < 64 < n_ids[2]

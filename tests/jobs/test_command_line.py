@@ -17,6 +17,8 @@ COMMANDS = (
   ["train"],
   ["evaluate"],
   ["generate"],
+  ["chat"],
+  ["inspect"],
   ["bench"],
   ["bench", "memory"],
   ["bench", "train"],

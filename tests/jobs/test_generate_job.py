@@ -3,10 +3,11 @@ import io
 import json
 import sys
 
+import jax
 import pytest
 
 import mtpjax
-from mtpjax import cli
+from mtpjax import cli, decode
 from mtpjax.jobs.generate import read_prompts
 
 WORKDIR = "runs/quickstart"
@@ -189,11 +190,22 @@ def test_where_no_seed_is_given_each_call_takes_a_new_one(in_tiny_root, capsys):
 
 def test_progress_counts_the_tokens_of_passes(in_tiny_root):
   model = mtpjax.load(WORKDIR)
-  seen = []
+  seen, compiled, when = [], [], []
+
+  def note(event, *_, **__):
+    if event.endswith("backend_compile_duration"):
+      compiled.append(event)
+
+  def on_progress(now):
+    seen.append(now)
+    when.append(len(compiled))
+
+  jax.monitoring.register_event_duration_secs_listener(note)
   generations = model.generate(
     ["a", "b", "c"],
     ignore_eos=True,
-    on_progress=seen.append,
+    on_progress=on_progress,
+    capacity=97,  # programs of its own
     max_new_tokens=9,
     batch_size=2,
     chunk_passes=2,
@@ -208,6 +220,61 @@ def test_progress_counts_the_tokens_of_passes(in_tiny_root):
   assert sum(len(g.ids) for g in generations) == 24 + 3
   secs = [d.secs for d in seen]
   assert secs[0] == 0 and secs == sorted(secs) and secs[4] == secs[5]
+  # What is timed compiles nothing; the last prompt is run alone.
+  assert 0 < when[0] == when[4] <= when[5] == when[-1]
+
+
+def test_ctrl_c_leaves_what_has_come_and_a_line(
+  in_tiny_root, decodes, monkeypatch, capsys
+):
+  whole = decode.generate
+
+  def interrupted(*args):
+    yield from whole(*args)
+    raise KeyboardInterrupt
+
+  monkeypatch.setattr(decode, "generate", interrupted)
+  argv = ["generate", WORKDIR, "--prompt", "ab", "--max-new-tokens", "5"]
+  assert cli.main(argv) == 130
+  printed = capsys.readouterr()
+  assert printed.out == "ab\n\n"  # the token 10, and the end of the line
+  assert printed.err.count("\n") == 1 and "interrupted" in printed.err
+
+
+def test_ctrl_c_in_a_file_of_prompts_leaves_nothing(
+  in_tiny_root, tmp_path, monkeypatch, capsys
+):
+  def interrupted(*args):
+    raise KeyboardInterrupt
+    yield
+
+  monkeypatch.setattr(decode, "generate", interrupted)
+  prompts, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+  write_lines(prompts, {"text": "a"})
+  argv = ["generate", WORKDIR, "--prompts", prompts, "--out", out]
+  assert cli.main(list(map(str, argv))) == 130
+  assert list(tmp_path.iterdir()) == [prompts]
+  assert capsys.readouterr().out == ""
+
+
+def test_the_closing_line_says_speed_and_seed(
+  in_tiny_root, monkeypatch, capsys
+):
+  def generate(specs, params, requests, *_):
+    for n, reason in ((1, "running"), (3, "running"), (7, "length")):
+      ids = tuple(range(97, 97 + n))
+      result = decode.Result(ids, (0.0,) * n, reason, n, 0, (0,) * n)
+      yield dict.fromkeys(range(len(requests)), result)
+
+  clock = iter([0.0, 100.0, 100.0, 101.0, 200.0, 202.0, 300.0, 400.0])
+  monkeypatch.setattr(decode, "generate", generate)
+  monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+  argv = ["generate", WORKDIR, "--prompt", "a", "--temperature", "1"]
+  assert not cli.main([*argv, "--seed", "5"])
+  line = capsys.readouterr().err.splitlines()[-1]
+  # Six tokens in 1 s and 2 s; the prompt's own took 100 s, which is not said.
+  assert line.startswith("1 prompt, 7 tokens, 1.00 tokens per pass, 2.0 tok")
+  assert line.endswith("seed 5")
 
 
 def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
@@ -215,6 +282,9 @@ def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
   bad.write_text('{"text": "a"}\n{"words": 1}\n')
   assert "bad.jsonl:2" in fails("generate", WORKDIR, "--prompts", bad)
   assert "no such file" in fails("generate", WORKDIR, "--prompts", "none")
+  assert "corpus: cannot be read (Is a directory)" in fails(
+    "generate", WORKDIR, "--prompts", "corpus"
+  )
   assert "--mode" in fails("generate", WORKDIR, "--moed", "next")
   assert "'fast'" in fails(
     "generate", WORKDIR, "--prompt", "a", "--mode", "fast"
