@@ -219,6 +219,7 @@ def failure(compiler, source, vocabulary=BYTES, eos_ids=(EOS,), vocab_size=257):
   [
     ("a(", "unterminated"),
     ("a)(b", "parenthesis"),
+    ("(" * 3000 + "a" + ")" * 3000, "nested too deep"),
     ("(?=a)b", "look-around"),
     (r"(a)\1", "back-references"),
     (r"\bab", "word bound"),

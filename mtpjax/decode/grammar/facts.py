@@ -484,8 +484,9 @@ def type_of(value: Any) -> str:
     return "boolean"
   if isinstance(value, int | float):
     return "integer" if value == int(value) else "fraction"
-  kinds = {str: "string", list: "array", dict: "object"}
-  return kinds[type(value)]
+  if isinstance(value, str):
+    return "string"
+  return "array" if isinstance(value, list) else "object"
 
 
 def same(left: Any, right: Any) -> bool:

@@ -129,7 +129,7 @@ class _Builder:
     return union_of(parts)
 
   def _kept(self, a: Alternative, kind: str) -> list[Any]:
-    values = {"null": [None], "boolean": [True, False]}[kind]
+    values = [None] if kind == "null" else [True, False]
     never = [v for values in a.all(NEVER) for v in values]
     return [
       value
