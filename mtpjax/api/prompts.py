@@ -100,7 +100,7 @@ def override_settings(
   values = {name.replace("-", "_"): value for name, value in own.items()}
   for name in _TEXTS & set(values):
     values[name] = _texts(name, values[name])
-  if isinstance(values.get("json_schema"), Mapping):
+  if isinstance(values.get("json_schema"), Mapping | bool):
     values["json_schema"] = _dumped(values["json_schema"])
   if values.get("mode", config.decode.mode) != config.decode.mode:
     values = {"tree": "", "draft_length": 0} | values
@@ -121,7 +121,7 @@ def _texts(name: str, value: Any) -> tuple[str, ...]:
   return tuple(texts)
 
 
-def _dumped(schema: Mapping[str, Any]) -> str:
+def _dumped(schema: Mapping[str, Any] | bool) -> str:
   try:
     return json.dumps(schema)
   except (TypeError, ValueError, RecursionError) as error:
@@ -325,16 +325,7 @@ class RequestMaker:
         "(ignore_eos) out"
       )
     if key not in self._grammars:
-      arguments = (
-        self._tokenizer.token_bytes(), self._eos_ids, self._vocab_size
-      )  # fmt: skip
-      if settings.regex:
-        made = grammar.compile_regex(settings.regex, *arguments)
-      else:
-        made = grammar.compile_json_schema(
-          _read_schema(settings.json_schema, where), *arguments
-        )
-      self._grammars[key] = made
+      self._grammars[key] = self._compiled(settings, where)
       n_edges = sum(len(made.tokens_E) for made in self._grammars.values())
       if n_edges > grammar.compile.MAX_EDGES:
         raise UserError(
@@ -344,9 +335,30 @@ class RequestMaker:
         )
     return self._grammars[key]
 
+  def _compiled(
+    self, settings: config_lib.Decode, where: str
+  ) -> grammar.Grammar:
+    size = self._vocab_size
+    # A tokenizer may have tokens, such as a <pad>, that the model lacks.
+    arguments = (
+      {i: b for i, b in self._tokenizer.token_bytes().items() if i < size},
+      [i for i in self._eos_ids if i < size],
+      size,
+    )
+    try:
+      if settings.regex:
+        return grammar.compile_regex(settings.regex, *arguments)
+      schema = _read_schema(settings.json_schema, where)
+      return grammar.compile_json_schema(schema, *arguments)
+    except UserError as error:
+      if str(error).startswith(where):
+        raise
+      raise UserError(f"{where}: {error}") from error
+
 
 def _read_schema(text: str, where: str) -> str:
-  if text.lstrip().startswith("{"):
+  text = text.removeprefix("\ufeff")
+  if text.lstrip().startswith("{") or text.strip() in ("true", "false"):
     return text
   where = f"{where}: json_schema {config_lib.shown(text)}"
   path = pathlib.Path(text)
@@ -360,7 +372,7 @@ def _read_schema(text: str, where: str) -> str:
     ) from error
   if not is_file:
     raise UserError(f"{where} is neither a JSON object nor a file")
-  return decode_utf8(raw, where)
+  return decode_utf8(raw, where).removeprefix("\ufeff")
 
 
 def _bias(text: str, where: str) -> tuple[int, float]:

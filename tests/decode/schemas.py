@@ -186,6 +186,18 @@ def _joined():
   yield {"oneOf": [{"type": "integer"}, {"minimum": 2, "type": "number"}]}
   yield {"oneOf": [{"minLength": 2}, {"maxLength": 4}], "type": "string"}
   yield {"oneOf": [True, False]}
+  # 5 as "a" would fit both.
+  yield {
+    "allOf": [
+      {"properties": {"a": {"minimum": 3}}},
+      {
+        "oneOf": [
+          {"type": "object", "properties": {"a": bound}, "required": ["a"]}
+          for bound in ({"minLength": 5}, {"maxLength": 2})
+        ]
+      },
+    ]
+  }
   yield {"oneOf": [{"const": 1}, {"const": 2}, {"enum": [2, 3]}]}
   yield {"type": "object", "properties": {"a": SMALL, "b": NULL},
          "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}  # fmt: skip

@@ -233,6 +233,8 @@ def test_patterns_that_cannot_be_used(pattern, word):
 
 
 def test_other_mistakes():
+  deep = "(" * 3000 + "a" + ")" * 3000
+  assert "nested too deep" in failure(compile_regex, deep)
   message = failure(compile_regex, "a+z", SMALL, SMALL_EOS, 20)
   assert "'a+z' admits no text of this vocabulary" in message
   assert "--data.eos-tokens" in failure(compile_regex, "a", eos_ids=())

@@ -179,7 +179,7 @@ def test_classes_of_patterns_are_those_of_ecma(text, is_one):
   ({"pattern": "\\q"}, "\\q"),
   ({"pattern": "\\"}, "too early"),
   ({"pattern": "a{9999}"}, "repetitions"),
-  ({"pattern": "(a{999}){999}"}, "states"),
+  ({"pattern": "((a{9}){99}){99}"}, "states"),
   ({"type": "string", "maxLength": 10**9}, "states"),
   ({"type": "string", "minLength": 10**9}, "states"),
   ({"items": {}, "minItems": 10**9}, "states"),

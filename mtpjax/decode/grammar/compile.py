@@ -350,6 +350,8 @@ def _index(
       re.compile(pattern)
     except re.error as better:
       reason = str(better)
+    except RecursionError:
+      reason = "nested too deep"
     raise UserError(
       f"grammar: {name} can't be used as a regular expression ({reason}); "
       "look-around, back-references and \\b never can"

@@ -173,6 +173,10 @@ class Schemas:
     self._made.append(schema)
     return Item(schema, trail)
 
+  def within(self, item: Item, schema: Any, fits: bool = True) -> Item:
+    """Returns the item of a schema that stands within another's."""
+    return Item(schema, item.trail, fits)
+
   def alternatives(
     self, items: Sequence[Item], is_exact: bool = False
   ) -> list[Alternative]:
@@ -240,9 +244,9 @@ class Schemas:
             return
           pending.insert(0, target)
         elif keyword == "allOf":
-          pending += [self._within(item, v) for v in value]
+          pending += [self.within(item, v) for v in value]
         elif keyword == "not":
-          pending.append(self._within(item, value, False))
+          pending.append(self.within(item, value, False))
         elif keyword in _JOINING:
           choices += self._choices(item, keyword, value)
         else:
@@ -255,7 +259,9 @@ class Schemas:
       for choice in choices[0]:
         yield from self._chosen(choice, choices[1:], types, facts, values)
       return
-    yield Alternative(_implied(types, facts), facts, values)
+    if not self._is_exact:
+      types = _implied(types, facts)
+    yield Alternative(types, facts, values)
 
   def _chosen(
     self,
@@ -277,18 +283,18 @@ class Schemas:
   ) -> list[list[list[Item]]]:
     """Returns lists of alternatives; one of each list must hold."""
     if keyword == "anyOf":
-      return [[[self._within(item, v)] for v in value]]
+      return [[[self.within(item, v)] for v in value]]
     if keyword == "oneOf":
       own = {k: v for k, v in item.schema.items() if k != "oneOf"}
       rest = self.made(own, item.trail)
       return [[self._only(item, n, value, rest) for n in range(len(value))]]
     if keyword == "if":
-      yes, no = self._within(item, value), self._within(item, value, False)
+      yes, no = self.within(item, value), self.within(item, value, False)
       schema = item.schema
       return [[
-        [yes, *([self._within(item, schema["then"])]
+        [yes, *([self.within(item, schema["then"])]
                 if "then" in schema else [])],
-        [no, *([self._within(item, schema["else"])]
+        [no, *([self.within(item, schema["else"])]
                if "else" in schema else [])],
       ]]  # fmt: skip
     if keyword in ("dependentRequired", "dependentSchemas"):
@@ -298,7 +304,7 @@ class Schemas:
         if keyword == "dependentRequired":
           there.append(self.made({"required": needed}, item.trail))
         else:
-          there.append(self._within(item, needed))
+          there.append(self.within(item, needed))
         found.append([[self.made({ABSENT: [name]}, item.trail)], there])
       return found
     return []  # then and else, which belong to if
@@ -307,7 +313,7 @@ class Schemas:
     self, item: Item, n: int, schemas: Sequence[Any], rest: Item
   ) -> list[Item]:
     """Returns items of fitting one schema, and none of the others."""
-    found = [self._within(item, schemas[n])]
+    found = [self.within(item, schemas[n])]
     types = frozenset().union(
       *(a.types for a in self.alternatives([rest, found[0]]))
     )
@@ -315,9 +321,9 @@ class Schemas:
     found.append(self.made({"type": sorted(types)}, item.trail))
     for m, other in enumerate(schemas):
       if m != n and not self.is_impossible(
-        [rest, *found, self._within(item, other)]
+        [rest, *found, self.within(item, other)]
       ):
-        found.append(self._within(item, other, False))
+        found.append(self.within(item, other, False))
     return found
 
   def is_impossible(self, items: Sequence[Item], depth: int = 3) -> bool:
@@ -350,13 +356,13 @@ class Schemas:
     found = [Item(False) for names in a.all(ABSENT) if name in names]
     for fact in a.facts:
       if fact.keyword in ("properties", PROPERTY) and name in fact.value:
-        found.append(self._within(fact.owner, fact.value[name]))
+        found.append(self.within(fact.owner, fact.value[name]))
       if (
         fact.keyword == "additionalProperties"
         and name not in fact.owner.schema.get("properties", {})
         and "patternProperties" not in fact.owner.schema
       ):
-        found.append(self._within(fact.owner, fact.value))
+        found.append(self.within(fact.owner, fact.value))
     return found
 
   def _negated(self, item: Item) -> list[list[Item]]:
@@ -389,11 +395,11 @@ class Schemas:
       ):
         add({"type": "array", "items": {"not": value}})
       elif keyword == "allOf":
-        found += [[self._within(item, v, False)] for v in value]
+        found += [[self.within(item, v, False)] for v in value]
       elif keyword == "anyOf":
-        found.append([self._within(item, v, False) for v in value])
+        found.append([self.within(item, v, False) for v in value])
       elif keyword == "not":
-        found.append([self._within(item, value)])
+        found.append([self.within(item, value)])
       elif keyword == "$ref":
         target = self._followed(item, value, False)
         found += [] if target is None else [[target]]
@@ -402,13 +408,6 @@ class Schemas:
         if keyword not in ANNOTATIONS:
           self._drop(keyword)
     return found
-
-  def _within(self, item: Item, schema: Any, fits: bool = True) -> Item:
-    return Item(schema, item.trail, fits)
-
-  def within(self, item: Item, schema: Any) -> Item:
-    """Returns the item of a schema that stands within another's."""
-    return self._within(item, schema)
 
   def _followed(self, item: Item, reference: str, fits: bool) -> Item | None:
     """Returns the item of a reference; None if it was followed too often."""
@@ -484,8 +483,9 @@ def type_of(value: Any) -> str:
     return "boolean"
   if isinstance(value, int | float):
     return "integer" if value == int(value) else "fraction"
-  kinds = {str: "string", list: "array", dict: "object"}
-  return kinds[type(value)]
+  if isinstance(value, str):
+    return "string"
+  return "array" if isinstance(value, list) else "object"
 
 
 def same(left: Any, right: Any) -> bool:

@@ -67,7 +67,7 @@ _TEXTS = {
   "iri": _URI,
   "iri-reference": _URI,
   "json-pointer": _POINTER,
-  "relative-json-pointer": rf"(?:0|[1-9][0-9]{{0,8}})(?:#|{_POINTER})",
+  "relative-json-pointer": rf"[1-9]{{0,8}}[0-9](?:#|{_POINTER})",
 }
 # The pattern of each, in the syntax of ECMA-262.
 FORMATS = {name: f"^(?:{text})$" for name, text in _TEXTS.items()}

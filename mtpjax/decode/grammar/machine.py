@@ -101,9 +101,10 @@ class Nfa:
     """Returns the texts that lead from one node to another.
 
     Raises:
-      TooLarge: more than MAX_STATES states.
+      TooLarge: more than MAX_STATES states, or too much work.
     """
     closures: dict[int, frozenset[int]] = {}
+    n_read = 0
 
     def closure(node: int) -> frozenset[int]:
       if node not in closures:
@@ -119,6 +120,11 @@ class Nfa:
       return closures[node]
 
     def follow(nodes: frozenset[int]) -> list[tuple[int, int, frozenset[int]]]:
+      nonlocal n_read
+      n_read += len(nodes)
+      # Where states stand for many nodes each, time and memory go as squares.
+      if n_read > 25 * MAX_STATES:
+        raise TooLarge
       edges = [edge for node in nodes for edge in self._edges[node]]
       return [
         (low, high, frozenset().union(*map(closure, targets)))

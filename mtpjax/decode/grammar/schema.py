@@ -1,7 +1,4 @@
-"""JSON schemas as automata over the bytes of the texts that fit them.
-
-Axes: none; an automaton is a `Dfa`.
-"""
+"""JSON schemas as automata over the bytes of the texts that fit them."""
 
 import dataclasses
 import decimal
@@ -44,6 +41,7 @@ _STRINGS = Dfa([[(low, high, 0) for low, high in ANY]], frozenset([0]))
 _ANYTHING = "anything"  # in trails: how often a value without a schema nests
 _NESTED = 3
 _FREE: dict[Any, Dfa] = {}  # any value, by how deep it stands
+_STRING = {"type": "string"}
 _FEW = 7  # values whose subsets are told apart
 
 
@@ -129,7 +127,7 @@ class _Builder:
     return union_of(parts)
 
   def _kept(self, a: Alternative, kind: str) -> list[Any]:
-    values = {"null": [None], "boolean": [True, False]}[kind]
+    values = [None] if kind == "null" else [True, False]
     never = [v for values in a.all(NEVER) for v in values]
     return [
       value
@@ -533,9 +531,6 @@ class _Builder:
     return union_of(found)
 
 
-_STRING = {"type": "string"}
-
-
 def union_of(parts: Sequence[Dfa]) -> Dfa:
   """Returns the union; of nothing, nothing."""
   return union(parts) if any(not p.is_empty for p in parts) else _NOTHING
@@ -581,8 +576,7 @@ def _listed(
   nodes = {start: json_text.write(nfa, begin, f"{opening} ")}
   entries: dict[Any, int] = {}
   closed, end = nfa.node(), nfa.node()
-  json_text_close = json_text.write(nfa, closed, closing)
-  nfa.link(json_text_close, end)
+  nfa.link(json_text.write(nfa, closed, closing), end)
   queue = [start]
   for state in queue:
     after = nodes[state]
