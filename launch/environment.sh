@@ -19,7 +19,7 @@ if [[ -z "${VIRTUAL_ENV:-}" ]]; then
   # shellcheck source=/dev/null
   source .venv/bin/activate
 fi
-sources="$(cat requirements.txt setup.cfg pyproject.toml | cksum)"
+sources="$(cat requirements.txt setup.cfg setup.py pyproject.toml | cksum)"
 stamp="$VIRTUAL_ENV/mtpjax-installed"
 installed="$(cat "$stamp" 2>/dev/null || true)"
 if [[ "$installed" != "${sources}${extras:-}" &&

@@ -27,7 +27,7 @@ name="$(basename "$0")"
 def place(tmp_path):
   """A copy of the scripts, and an environment of stubs."""
   shutil.copytree(ROOT / "launch", tmp_path / "launch")
-  for name in ("requirements.txt", "setup.cfg", "pyproject.toml"):
+  for name in ("requirements.txt", "setup.cfg", "setup.py", "pyproject.toml"):
     shutil.copy(ROOT / name, tmp_path)
   programs = tmp_path / "venv" / "bin"
   programs.mkdir(parents=True)
