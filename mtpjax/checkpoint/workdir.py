@@ -112,7 +112,7 @@ class WorkDir:
     if self.config.is_file():
       # Also tells our config.json from that of a published model.
       there = config_lib.load_config(self.config)
-      if self._is_a_failed_start():
+      if self._is_a_failed_start(there):
         self._clear()
       else:
         data_id = self.data_id() if self.data.is_file() else fingerprint["id"]
@@ -127,14 +127,28 @@ class WorkDir:
         f"{error.strerror}); make room, or give another --workdir"
       ) from error
 
-  def _is_a_failed_start(self) -> bool:
+  def _is_a_failed_start(self, there: config_lib.Config) -> bool:
     """Whether a run began here and saved nothing, not even a damaged step."""
     if self.origin.is_file() or not self.data.is_file():
       return False
-    if not self.checkpoints.is_dir():
-      return True
-    names = os.listdir(self.checkpoints)
-    return all(_UNFINISHED.fullmatch(name) for name in names)
+    if self.checkpoints.is_dir():
+      names = os.listdir(self.checkpoints)
+      return all(_UNFINISHED.fullmatch(name) for name in names)
+    if os.path.lexists(self.checkpoints):
+      return False  # a link to a disk that is not mounted
+    # A run that got further has saved; someone has moved its checkpoints.
+    first_save = min(there.train.save_every, there.train.steps)
+    return self._last_logged_step() < first_save
+
+  def _last_logged_step(self) -> int:
+    """Returns the last step in the metrics; 0 if there is none."""
+    last = 0
+    with contextlib.suppress(OSError):
+      for line in self.metrics.read_bytes().splitlines():
+        # A killed process may leave the last line unfinished.
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+          last = max(last, int(json.loads(line)["step"]))
+    return last
 
   def _clear(self) -> None:
     """Removes what a failed start left; nothing else."""

@@ -290,6 +290,25 @@ def test_a_start_that_failed_can_be_corrected(made, tmp_path):
     runs.run(made, workdir)
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_run_whose_checkpoints_were_moved_is_no_failed_start(
+  made, straight, tmp_path, is_link
+):
+  workdir = tmp_path / "run"
+  shutil.copytree(straight, workdir)
+  shutil.rmtree(workdir / "checkpoints")
+  if is_link:  # of a disk that is not mounted
+    (workdir / "checkpoints").symlink_to(tmp_path / "disk")
+    (workdir / "metrics.jsonl").write_text("")
+  before = {p.name: p.read_bytes() for p in workdir.iterdir() if p.is_file()}
+  other = config_lib.override(made, {"optim.peak_lr": 0.5})
+  with pytest.raises(UserError, match="holds another run: optim.peak_lr"):
+    runs.run(other, workdir)
+  assert before == {
+    p.name: p.read_bytes() for p in workdir.iterdir() if p.is_file()
+  }
+
+
 def test_another_programs_folder_is_no_failed_start(made, tmp_path):
   (tmp_path / "config.json").write_text('{"architectures": ["Llama"]}')
   (tmp_path / "tokenizer.json").write_text("theirs")
