@@ -1,14 +1,24 @@
-"""What is shown while something takes long: a bar, or lines in a pipe."""
+"""What is shown: lines, and while something takes long a bar."""
 
 import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 import rich.console
 import rich.progress
 
 # Between the lines that are written where there is no terminal.
 LINE_SECS = 15.0
+
+
+def print_line(console: rich.console.Console, text: str) -> None:
+  """Prints a line as it is: neither wrapped, nor read as markup, nor coloured.
+
+  Args:
+    console: where it is printed.
+    text: the line; it may hold paths, and those square brackets.
+  """
+  console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 class Progress:
@@ -48,7 +58,7 @@ class Progress:
     self._is_over = threading.Event()
     self._writer: threading.Thread | None = None
 
-  def __enter__(self) -> "Progress":
+  def __enter__(self) -> Self:
     self._start = time.monotonic()
     if self._console.is_terminal:
       self._bar = rich.progress.Progress(
@@ -110,6 +120,4 @@ class Progress:
 
   def _write_lines(self) -> None:
     while not self._is_over.wait(LINE_SECS):
-      self._console.print(
-        self.line(), soft_wrap=True, markup=False, highlight=False
-      )
+      print_line(self._console, self.line())

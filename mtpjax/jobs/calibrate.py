@@ -27,7 +27,7 @@ from mtpjax.evals.pass_costs import (
 )
 from mtpjax.jobs.bench.prompts import read_class_prompts
 from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 # Gain below which none is taken: measured costs differ by as much from run to
 # run, and drafts that lose cost as much as drafts that win bring.
@@ -51,9 +51,7 @@ def _alone(run: Callable[..., Any]) -> Callable[..., Any]:
   def alone(
     workdir: str | pathlib.Path, console: rich.console.Console, *args, **options
   ) -> Any:
-    def say(text: str) -> None:
-      console.print(text, soft_wrap=True, markup=False, highlight=False)
-
+    say = functools.partial(print_line, console)
     place = WorkDir(workdir)
     with place.hold(say) if place.path.is_dir() else contextlib.nullcontext():
       return run(workdir, console, *args, **options)
@@ -197,12 +195,12 @@ def run(
   Calibration(loaded.step, device_name(), tuple(entries)).save(
     place.calibration, result
   )
-  console.print(f"saved {place.calibration}", highlight=False)
+  print_line(console, f"saved {place.calibration}")
   try:
     figures.save_budget_figure(figure, report)
-    console.print(f"and {figure}", highlight=False)
+    print_line(console, f"and {figure}")
   except UserError as error:
-    console.print(f"no figure: {error}", highlight=False)
+    print_line(console, f"no figure: {error}")
   return result
 
 
@@ -332,12 +330,12 @@ def _print(
   plain = entry.costs.secs(1)
   sizes = [n for n, _ in entry.costs.points]
   costs = ", ".join(f"{n}: {entry.costs.secs(n) / plain:.2f}" for n in sizes)
-  console.print(
+  print_line(
+    console,
     f"batch {entry.batch}, temperature {entry.temperature}: a plain pass takes "
     f"{1e3 * plain:.3g} ms, drafting {1e3 * entry.draft_secs:.3g} ms; cost of "
     f"a pass by nodes, in plain passes: {costs}; each head adds "
     f"{entry.costs.head_secs / plain:.2f}",
-    highlight=False,
   )
   print_rows(
     console,
@@ -349,12 +347,12 @@ def _print(
       "predicted_over_measured": "ratio", "speed_over_plain": "speed",
     },
   )  # fmt: skip
-  console.print(f"use {entry.choice.reason}", highlight=False)
+  print_line(console, f"use {entry.choice.reason}")
   chain, chosen = report["checks"][0], report["checks"][-1]
   lead = chain["speed_over_plain"] - chosen["speed_over_plain"]
   if lead > 0 and chosen["nodes"] > 1:
-    console.print(
+    print_line(
+      console,
       f"on the texts decoded here the chain was {lead:.2f}x ahead; the choice "
       "was made on predictions, and texts differ",
-      highlight=False,
     )

@@ -15,7 +15,7 @@ from mtpjax import config as config_lib
 from mtpjax.data import decode_utf8, require_chat_template, require_unicode
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.errors import UserError
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 _HELP = """\
 /reset                  forget what was said
@@ -125,7 +125,7 @@ class Chat:
 
   def say(self, text: str) -> None:
     """Prints what is no answer."""
-    self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+    print_line(self._console, text)
 
   def drafts(self) -> str:
     """Returns which drafts are in use."""

@@ -11,10 +11,10 @@ import rich.console
 from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.checkpoint import Base, Store, WorkDir, convert
-from mtpjax.checkpoint.convert.companions import FILES
+from mtpjax.checkpoint.convert.companions import copy_files
 from mtpjax.data import load_tokenizer
 from mtpjax.heads import MultiTokenModel, count_params
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 from mtpjax.staging import new_folder
 
 _OPENERS: dict[str, Callable[[str | pathlib.Path], convert.Source]] = {
@@ -75,7 +75,7 @@ def run(
       params = opened.load(model, on_read=progress.update)
     _write(part, config, params, opened.origin, {}, console)
   for note in opened.notes:
-    _say(console, f"WARNING: {note}")
+    print_line(console, f"WARNING: {note}")
   figures = {
     "workdir": str(workdir),
     "params": n_params,
@@ -83,7 +83,7 @@ def run(
     "dtype": config.model.param_dtype,
     "secs": time.perf_counter() - began,
   }
-  _say(
+  print_line(
     console,
     f"{workdir}: {figures['architecture']}, {figures['params']:,} parameters "
     f"in {figures['dtype']}, converted in {figures['secs']:.1f} s",
@@ -140,10 +140,7 @@ def run_medusa(
       "base_name": medusa.base_name,
     }
     _write(part, config, params, origin, {"base": base.reference}, console)
-    for name in FILES:
-      file = base.place.path / name
-      if file.is_file():
-        (part / name).write_bytes(file.read_bytes())
+    copy_files(base.place.path, part)
   figures = {
     "workdir": str(workdir),
     "params": n_params,
@@ -152,17 +149,13 @@ def run_medusa(
     "secs": time.perf_counter() - began,
   }
   for note in medusa.notes:
-    _say(console, f"WARNING: {note}")
-  _say(
+    print_line(console, f"WARNING: {note}")
+  print_line(
     console,
     f"{workdir}: {config.heads.n_extra} Medusa heads of {figures['params']:,} "
     f"parameters on {base_workdir}, converted in {figures['secs']:.1f} s",
   )
   return figures
-
-
-def _say(console: rich.console.Console, line: str) -> None:
-  console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _write(

@@ -1,5 +1,6 @@
 """`mtpjax evaluate`: quality per offset of a checkpoint, and decoding speed."""
 
+import functools
 import itertools
 import math
 import pathlib
@@ -24,7 +25,7 @@ from mtpjax.evals import (
   mode_specs,
   report_classes,
 )
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 _PROMPTS = 8
 _NEW_TOKENS = 192
@@ -93,14 +94,14 @@ def run(
   ) as progress:
     evaluate = make_evaluator(
       loaded.model, config.loss, rows, batch_size, n_batches,
-      lambda line: _say(console, line), progress.update,
+      functools.partial(print_line, console), progress.update,
     )  # fmt: skip
     values = evaluate(loaded.params)
   for offset, loss, n in zip(
     config.heads.offsets, values["loss"], values["targets"], strict=True
   ):
     if n and not math.isfinite(loss):
-      _say(console, f"WARNING: the loss of offset {offset} is {loss}")
+      print_line(console, f"WARNING: the loss of offset {offset} is {loss}")
   figures = {
     "step": loaded.step,
     "split": split,
@@ -137,10 +138,6 @@ def run(
     )
   console.print(table)
   return figures
-
-
-def _say(console: rich.console.Console, line: str) -> None:
-  console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def _finite(values: np.ndarray) -> list[float | None]:
@@ -221,7 +218,7 @@ def _by_class(
   console.print(table)
   for row in rows:
     if None in (*row["top_1_by_offset"], *row["tokens_per_pass"].values()):
-      _say(
+      print_line(
         console,
         f"WARNING: class {row['class']}: the model ended its texts after "
         f"{row['tokens']} tokens in all, too few for some of the figures",

@@ -11,10 +11,10 @@ from mtpjax import api
 from mtpjax import config as config_lib
 from mtpjax.checkpoint import WorkDir
 from mtpjax.checkpoint.convert import families, write_medusa
-from mtpjax.checkpoint.convert.companions import FILES
+from mtpjax.checkpoint.convert.companions import copy_files
 from mtpjax.checkpoint.convert.export import write_hf_weights
 from mtpjax.errors import UserError
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 from mtpjax.staging import new_folder
 
 
@@ -96,8 +96,7 @@ def run(
     "secs": time.perf_counter() - began,
   }
   kind = config.heads.kind if with_heads else ""
-  console.print(_summary(figures, kind), soft_wrap=True, markup=False,
-                highlight=False)  # fmt: skip
+  print_line(console, _summary(figures, kind))
   return figures
 
 
@@ -129,10 +128,7 @@ def _write_companions(
   has_tokenizer: bool,
 ) -> None:
   """Writes what lies beside config.json and the weights."""
-  for name in FILES:
-    file = loaded.workdir / name
-    if file.is_file():
-      (folder / name).write_bytes(file.read_bytes())
+  copy_files(loaded.workdir, folder)
   generation = folder / "generation_config.json"
   if not generation.exists():
     config_lib.write_json(generation, ids)

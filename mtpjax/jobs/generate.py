@@ -19,7 +19,7 @@ from mtpjax.data import (
   require_unicode,
 )
 from mtpjax.errors import UserError
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 
 def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
@@ -159,10 +159,9 @@ def run(
   if _is_lossy(loaded, overrides):
     notes.append("verifier typical is LOSSY")
   n_prompts = f"{len(rows)} prompt{'' if len(rows) == 1 else 's'}"
-  console.print(
+  print_line(
+    console,
     "; ".join([f"{n_prompts}, {api.speed(generations, reached)}", *notes]),
-    soft_wrap=True,
-    highlight=False,
   )
   return rows
 

@@ -1,5 +1,6 @@
 """`mtpjax evaluate --tasks`: tasks of the lm-evaluation-harness."""
 
+import functools
 import math
 import numbers
 import os
@@ -16,7 +17,7 @@ from mtpjax import api
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 from mtpjax.evals.harness import harness_model, import_harness
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 _BOOTSTRAPS = 1000
 _NOTHING = "N/A"  # what the harness says of a value that there is not
@@ -68,9 +69,7 @@ def run(
     phases.begin(f"loading {workdir}")
     loaded = api.load(workdir, step, base=base)
 
-    def say(line: str) -> None:
-      console.print(line, soft_wrap=True, markup=False, highlight=False)
-
+    say = functools.partial(print_line, console)
     model = harness_model(loaded, batch_size, max_length, say, phases.note)
     phases.begin("making requests of documents")
     found = _evaluate(

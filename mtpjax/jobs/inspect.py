@@ -18,6 +18,7 @@ from mtpjax.data import load_tokenizer
 from mtpjax.decode.budget import Calibration
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.progress import print_line
 
 
 def run(
@@ -53,14 +54,9 @@ def run(
   found: dict[str, Any] = {"workdir": str(place.path)}
   for name, read in parts.items():
     found[name] = _read(read, place, config)
-  console.print(str(place.path), soft_wrap=True, markup=False, highlight=False)
+  print_line(console, str(place.path))
   for name in parts:
-    console.print(
-      f"  {name:<12}{_line(found[name])}",
-      soft_wrap=True,
-      markup=False,
-      highlight=False,
-    )
+    print_line(console, f"  {name:<12}{_line(found[name])}")
   return found
 
 

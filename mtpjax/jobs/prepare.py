@@ -5,6 +5,7 @@ from typing import Any
 
 import rich.console
 import rich.table
+import rich.text
 
 from mtpjax.config import Config, Data
 from mtpjax.data import (
@@ -12,12 +13,10 @@ from mtpjax.data import (
   load_tokenizer,
   longest_reach,
   prepare,
-  size_of,
 )
 from mtpjax.errors import UserError
-from mtpjax.progress import Progress
-
-_MEGABYTE = 1_000_000
+from mtpjax.jobs.reading import Reading
+from mtpjax.progress import print_line
 
 
 def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
@@ -37,17 +36,8 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
   """
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
-  sizes = [size_of(s) for s in (*data.sources, *data.validation_sources)]
-  known = [size for size in sizes if size is not None]
-  total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
-  n_bytes = 0
-  with Progress(console, f"preparing {data.path}", total) as progress:
-
-    def count(n: int) -> None:
-      nonlocal n_bytes
-      n_bytes += n
-      if total is not None:
-        progress.update(min(n_bytes // _MEGABYTE, total))
+  sources = (*data.sources, *data.validation_sources)
+  with Reading(console, f"preparing {data.path}", sources) as progress:
 
     def report(documents: int, tokens: int) -> None:
       progress.update(
@@ -56,7 +46,7 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
       )
 
     try:
-      result = prepare(data, tokenizer, report, count)
+      result = prepare(data, tokenizer, report, progress.count)
     except InvalidText as error:
       raise UserError(
         f"{error}; --data.replace-invalid-utf8 true reads it as U+FFFD"
@@ -66,7 +56,7 @@ def run(config: Config, console: rich.console.Console) -> dict[str, Any]:
   if result["kept"]:
     lines.append(f"{data.path} already holds exactly this; nothing written")
   for line in lines:
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    print_line(console, line)
   return result
 
 
@@ -106,7 +96,7 @@ def _warnings(
 
 
 def _summary(path: str, result: dict[str, Any]) -> rich.table.Table:
-  title = f"{path}, fingerprint {result['id'][:12]}"
+  title = rich.text.Text(f"{path}, fingerprint {result['id'][:12]}")
   table = rich.table.Table(title=title)
   table.add_column("split")
   for name in ("documents", "tokens", "targets", "rows", "fill"):

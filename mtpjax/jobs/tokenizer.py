@@ -10,13 +10,11 @@ from mtpjax.data import (
   cut_between_words,
   load_tokenizer,
   read_documents,
-  size_of,
   train_bpe,
 )
 from mtpjax.errors import UserError
-from mtpjax.progress import Progress
-
-_MEGABYTE = 1_000_000
+from mtpjax.jobs.reading import Reading
+from mtpjax.progress import print_line
 
 
 def train(
@@ -42,21 +40,11 @@ def train(
     UserError: a source cannot be read, there is no text, or `vocab_size` is
       too small.
   """
-  sizes = [size_of(spec) for spec in sources]
-  known = [size for size in sizes if size is not None]
-  total = -(-sum(known) // _MEGABYTE) if len(known) == len(sizes) else None
   reading = f"reading {','.join(sources)} (MB)"
-  n_bytes = 0
-  with Progress(console, reading, total) as progress:
-
-    def count(n: int) -> None:
-      nonlocal n_bytes
-      n_bytes += n
-      if total is not None:
-        progress.update(min(n_bytes // _MEGABYTE, total))
+  with Reading(console, reading, sources) as progress:
 
     def texts() -> Iterator[str]:
-      yield from _texts(sources, replace_invalid_utf8, count)
+      yield from _texts(sources, replace_invalid_utf8, progress.count)
       progress.update(text=f"training {vocab_size:,} tokens; read (MB)")
 
     try:
@@ -66,11 +54,10 @@ def train(
         f"{error}; --replace-invalid-utf8 reads it as U+FFFD"
       ) from error
   fingerprint = load_tokenizer(str(out)).fingerprint
-  console.print(
+  print_line(
+    console,
     f"{out}: {size:,} tokens, fingerprint {fingerprint[:12]}; use it with "
     f"--data.tokenizer {out}",
-    soft_wrap=True,
-    markup=False,
   )
   return size
 

@@ -1,6 +1,7 @@
 """`mtpjax train`: train an experiment, or go on where it stopped."""
 
 import dataclasses
+import functools
 import pathlib
 from typing import Any
 
@@ -21,7 +22,7 @@ from mtpjax.data import (
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
 from mtpjax.heads import MultiTokenModel, count_params
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 from mtpjax.train import (
   JsonLines,
   Run,
@@ -78,10 +79,7 @@ def run(
   for rows in (train_rows, validation_rows):
     require_within(rows, tokenizer, config.model.vocab_size)
   place = WorkDir(workdir)
-
-  def say(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False, highlight=False)
-
+  say = functools.partial(print_line, console)
   place.make()
   with place.hold(say), Store(place.checkpoints, config.train.keep) as store:
     place.claim(config, fingerprint)
@@ -223,11 +221,11 @@ def _with_states(
       config.train.batch_size, report,
     )  # fmt: skip
   if run:
-    console.print(
+    print_line(
+      console,
       f"base.states: {run} of {len(rows)} {rows.split} rows run through the "
       "base",
-      soft_wrap=True, markup=False, highlight=False,
-    )  # fmt: skip
+    )
   return with_states
 
 
@@ -368,4 +366,4 @@ class _Reporter:
         text += f"  MFU {values['mfu']:.1%}"
       text += f"  {left / 60:.1f} min left"
     if jax.process_index() == 0:
-      self.console.print(text, soft_wrap=True, markup=False, highlight=False)
+      print_line(self.console, text)

@@ -42,6 +42,17 @@ def test_train_a_tokenizer_then_prepare_with_it(tmp_path):
   assert len(open_rows(config.data.path, "train")) == n_rows
 
 
+def test_brackets_in_a_path_are_shown_as_they_are(tmp_path):
+  path = tmp_path / "a[" / "b]" / "[green]"
+  text = io.StringIO()
+  # As the library has it; the command's console reads no markup at all.
+  console = rich.console.Console(file=text, width=300)
+  source = write_texts(tmp_path / "texts")
+  data = Data(path=str(path), sources=(source,), row_length=16)
+  prepare.run(Config(data=data), console)
+  assert "/a[/b]/[green], fingerprint" in text.getvalue()
+
+
 def run(tmp_path, texts, offsets=(1, 2, 3, 4), **changes):
   """Prepares texts, or the sources given; returns what is printed."""
   text = io.StringIO()

@@ -34,7 +34,7 @@ def loaded(tiny_root, tmp_path_factory):
 @pytest.fixture
 def talk(loaded, in_tiny_root, monkeypatch, capsys):
   """Runs the command on lines; returns answers and what else was said."""
-  monkeypatch.setattr(api, "load", lambda workdir, step: loaded)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: loaded)
 
   def run(*lines, argv=(), raw=b""):
     text = raw or "".join(f"{line}\n" for line in lines).encode()
@@ -155,7 +155,7 @@ def test_a_model_without_a_template_is_one_line(in_tiny_root, fails):
 def test_settings_of_the_command_are_checked_before_the_first_line(
   loaded, in_tiny_root, monkeypatch, fails
 ):
-  monkeypatch.setattr(api, "load", lambda workdir, step: loaded)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: loaded)
   assert "'fast'" in fails("chat", WORKDIR, "--mode", "fast")
 
 
@@ -214,7 +214,7 @@ class Terminal(io.StringIO):
 def test_at_a_terminal_ctrl_d_leaves_and_ctrl_c_says_how(
   loaded, in_tiny_root, monkeypatch, capsys, answers, typed, status, hints
 ):
-  monkeypatch.setattr(api, "load", lambda workdir, step: loaded)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: loaded)
   monkeypatch.setattr(sys, "stdin", Terminal())
   lines = iter(typed)
 

@@ -43,6 +43,13 @@ def read_files(folder: pathlib.Path) -> dict[str, str]:
   }
 
 
+def copy_files(folder: pathlib.Path, to: pathlib.Path) -> None:
+  """Copies those of `FILES` that are in a folder to another one."""
+  for name in FILES:
+    if (folder / name).is_file():
+      (to / name).write_bytes((folder / name).read_bytes())
+
+
 def read_json(path: pathlib.Path) -> dict[str, Any]:
   """Reads a JSON object; UserError if there is none."""
   if not path.is_file():

@@ -32,7 +32,7 @@ from mtpjax.evals.figures import (
 )
 from mtpjax.heads import MultiTokenModel
 from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
-from mtpjax.progress import Progress
+from mtpjax.progress import Progress, print_line
 
 # (batch, temperature) -> requests of all classes.
 MakeRequests = Callable[[int, float], list[Request]]
@@ -205,9 +205,7 @@ def run(
         )
     report["pass_costs"] = costs
     _draw(rows, costs, figures)
-    console.print(
-      f"figures: {figures}", soft_wrap=True, markup=False, highlight=False
-    )
+    print_line(console, f"figures: {figures}")
   return report
 
 
