@@ -23,7 +23,7 @@ from mtpjax.data.document import (
   read_template_fields,
   require_unicode,
 )
-from mtpjax.data.document_ids import with_bos
+from mtpjax.data.document_ids import encode_parts, with_bos
 from mtpjax.data.fingerprint import load_fingerprint, require_prepared_for
 from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
@@ -50,6 +50,7 @@ __all__ = [
   "cut_between_words",
   "decode_behind",
   "decode_utf8",
+  "encode_parts",
   "evaluation_batches",
   "is_conversation",
   "last_of_text",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mtpjax import config as config_lib
-from mtpjax.data import Tokenizer
+from mtpjax.data import Tokenizer, encode_parts, with_bos
 from mtpjax.errors import UserError
 from mtpjax.evals.likelihood import Pair, Scorer
 from mtpjax.heads import MultiTokenModel
@@ -44,11 +44,15 @@ class Runnable(Protocol):
   def generate(
     self,
     prompts: Sequence[Any],
-    ignore_eos: bool = False,
-    on_text: Callable[[int, str], None] | None = None,
+    *,
+    on_progress: Callable[[Any], None] | None = None,
     **overrides: Any,
   ) -> Sequence[Any]:
-    """Continues prompts; the results have a `text` and a `finish_reason`."""
+    """Continues prompts; see `Loaded.generate`.
+
+    The results have a `text` and a `finish_reason`; `on_progress` gets what has
+    `done` and `total`, numbers of prompts.
+    """
 
 
 # (what is happening, texts done, texts in all)
@@ -173,9 +177,7 @@ class Answers:
       The ids; no EOS follows.
     """
     ids = self._loaded.tokenizer.encode(string)
-    if self._bos_id is None or add_special_tokens is False:
-      return ids
-    return ids if ids[:1] == [self._bos_id] else [self._bos_id, *ids]
+    return ids if add_special_tokens is False else with_bos(ids, self._bos_id)
 
   def encode_pair(
     self, context: str, continuation: str
@@ -185,8 +187,8 @@ class Answers:
     As the harness has it, white space that ends the context belongs to the
     continuation, both are encoded as one text, and the ids after those of the
     context are the continuation's. Where a token runs across the border
-    ("Ans" + "wer" is one), that would leave it none, or the wrong ones: there
-    the continuation is encoded by itself.
+    ("Ans" + "wer" is one), it is cut there, as in training; see
+    `data.encode_parts`.
 
     Args:
       context: may be empty.
@@ -201,19 +203,15 @@ class Answers:
     """
     stripped = context.rstrip()
     continuation = context[len(stripped) :] + continuation
-    context_ids = self.tok_encode(stripped) if stripped else []
-    if not context_ids:
-      ids = self.tok_encode(continuation, add_special_tokens=False)
-      # What begins with BOS itself is told it once.
-      if len(ids) > 1 and ids[0] == self.prefix_token_id:
-        return ids[:1], ids[1:]
-      context_ids = [self.prefix_token_id]
+    (context_ids, _), (ids, _) = encode_parts(
+      self._loaded.tokenizer, ((stripped, False), (continuation, True))
+    )
+    if context_ids:
+      context_ids = with_bos(context_ids, self._bos_id)
+    elif len(ids) > 1 and ids[0] == self.prefix_token_id:
+      return ids[:1], ids[1:]  # the text begins with BOS itself
     else:
-      whole = self.tok_encode(stripped + continuation)
-      n = len(context_ids)
-      if whole[:n] == context_ids and len(whole) > n:
-        return context_ids, whole[n:]
-      ids = self._encode_within(continuation)
+      context_ids = [self.prefix_token_id]
     if not ids:
       raise UserError(
         f"continuation {config_lib.shown(continuation)} after "
@@ -221,17 +219,6 @@ class Answers:
         "score; give it a text, or leave the document out of the task"
       )
     return context_ids, ids
-
-  def _encode_within(self, text: str) -> list[int]:
-    """Returns the ids of a text that others stand before.
-
-    Encoded alone, SentencePiece puts a space before it.
-    """
-    before = self.tok_encode("\n", add_special_tokens=False)
-    whole = self.tok_encode("\n" + text, add_special_tokens=False)
-    if whole[: len(before)] == before and len(whole) > len(before):
-      return whole[len(before) :]
-    return self.tok_encode(text, add_special_tokens=False)
 
   def loglikelihood(
     self, requests: Sequence[Any], disable_tqdm: bool = False
@@ -293,8 +280,8 @@ class Answers:
     """Returns log p of whole texts.
 
     Every token is scored once; after the first window the windows are full,
-    and each goes back as far as it can. A text that begins with BOS itself is
-    told it once.
+    and each goes back as far as it can. A text that begins with BOS itself
+    gets no second one.
     """
     owners: list[int] = []
     windows: list[Pair] = []
@@ -350,15 +337,11 @@ class Answers:
     )
     # Prompts of like length are admitted together, the longest first.
     order = sorted(range(len(prompts)), key=lambda n: -len(prompts[n]["ids"]))
-    begun: set[int] = set()
-
-    def note(index: int, piece: str) -> None:
-      begun.add(index)
-      self._tell("continuing texts, begun", len(begun), len(prompts))
-
     generations = self._loaded.generate(
       [prompts[n] for n in order],
-      on_text=note if self._on_progress is not None else None,
+      on_progress=lambda reached: self._tell(
+        "continuing texts", reached.done, reached.total
+      ),
       batch_size=self._batch_size,
       **self._mode(),
     )

@@ -587,7 +587,7 @@ def tasks(lm_eval, tmp_path):
 
 def test_tasks_of_ones_own_run_without_a_network(tasks, monkeypatch):
   files, accuracy, exact = tasks
-  monkeypatch.setattr(api, "load", lambda workdir, step: loaded())
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: loaded())
   console = rich.console.Console(file=io.StringIO(), width=200)
   found = job.run("runs/x", files, None, 3, console)
   assert (found["step"], found["limit"]) == (7, None)

@@ -49,7 +49,7 @@ def with_tokenizer(model, folder, **beside):
 def chatting(model, tmp_path, monkeypatch):
   """A model with a chat template, which the command loads."""
   chatting = with_tokenizer(model, tmp_path / "tok", template=TEMPLATE)
-  monkeypatch.setattr(api, "load", lambda workdir, step: chatting)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: chatting)
   return chatting
 
 
@@ -113,7 +113,7 @@ def test_tools_of_a_prompt_reach_the_template_and_what_is_written(
   with_tools, without = decodes[0]["requests"]
   assert with_tools.ids == tuple(chatting.tokenizer.encode("f!" + PROMPT))
   assert without.ids == tuple(chatting.tokenizer.encode(PROMPT))
-  monkeypatch.setattr(api, "load", lambda workdir, step: chatting)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: chatting)
   prompts = write_lines(tmp_path / "p.jsonl", {"messages": USER} | tools)
   out = tmp_path / "out.jsonl"
   argv = ["generate", WORKDIR, "--prompts", str(prompts), "--out", str(out)]
@@ -164,7 +164,7 @@ def test_a_text_and_what_comes_are_the_text_of_all_ids(
 def test_a_byte_order_mark_is_no_part_of_a_prompt(
   in_tiny_root, model, tmp_path, decodes, monkeypatch, capsys
 ):
-  monkeypatch.setattr(api, "load", lambda workdir, step: model)
+  monkeypatch.setattr(api, "load", lambda workdir, step, base: model)
   mark = b"\xef\xbb\xbf"
   prompts = tmp_path / "p.jsonl"
   # Only the first is a mark: a text may hold another.
