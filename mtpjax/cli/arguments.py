@@ -108,20 +108,39 @@ def _finite(value: Any) -> Any:
   return value
 
 
-def write_figures(path: pathlib.Path | None, figures: Any) -> None:
-  """Writes the file of --json, whole or not at all; None writes nothing.
+def write_known_figures(path: pathlib.Path | None, figures: Any) -> None:
+  """Writes the file of --json before all is known; None writes nothing.
 
-  What is no plain file, as /dev/stdout, gets figures once, at the end.
+  What is no file of its own, as /dev/stdout, gets figures once, at the end.
   """
-  if path is None or (path.exists() and not path.is_file()):
-    return
+  if path is not None and _is_own_file(path):
+    write_figures(path, figures)
+
+
+def write_figures(path: pathlib.Path, figures: Any) -> None:
+  """Writes the file of --json, whole or not at all."""
+  text = as_json(figures)
   path.parent.mkdir(parents=True, exist_ok=True)
+  if not _is_own_file(path):
+    with open(path, "a") as stream:
+      stream.write(text)
+    return
+  path = path.resolve()  # what a link leads to is replaced, not the link
+  if not os.access(path.parent, os.W_OK):
+    path.write_text(text)
+    return
   part = path.with_name(f"{path.name}.part-{os.getpid()}")
   try:
-    part.write_text(as_json(figures))
+    part.write_text(text)
     part.replace(path)
   finally:
     part.unlink(missing_ok=True)
+
+
+def _is_own_file(path: pathlib.Path) -> bool:
+  """Whether figures are all that a file is for; /dev/stdout may be a file."""
+  is_stream = pathlib.Path("/dev") in path.absolute().parents
+  return not is_stream and (path.is_file() or not path.exists())
 
 
 def add_places(parser: argparse.ArgumentParser, data: bool = True) -> None:

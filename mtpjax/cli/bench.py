@@ -16,7 +16,7 @@ from mtpjax.cli.arguments import (
   list_of,
   names,
   override_config,
-  write_figures,
+  write_known_figures,
 )
 from mtpjax.errors import UserError
 from mtpjax.jobs.bench import defaults
@@ -153,7 +153,7 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace, console: Any) -> Any:
-  on_report = functools.partial(write_figures, args.json)
+  on_report = functools.partial(write_known_figures, args.json)
   if args.bench == "memory":
     from mtpjax.jobs.bench import memory
 

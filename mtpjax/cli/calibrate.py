@@ -10,7 +10,7 @@ from mtpjax.cli.arguments import (
   add_loads,
   add_places,
   int_from,
-  write_figures,
+  write_known_figures,
 )
 
 
@@ -58,5 +58,5 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
     args.workdir, console, args.step, args.batches, args.temperatures,
     args.texts, args.prompt_length, args.new_tokens, args.max_nodes,
     args.repeats, args.prompts, args.data_path, args.base_path,
-    functools.partial(write_figures, args.json),
+    functools.partial(write_known_figures, args.json),
   )  # fmt: skip

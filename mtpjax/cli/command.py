@@ -24,7 +24,7 @@ from mtpjax.cli import (
   signals,
   tokenizer,
 )
-from mtpjax.cli.arguments import Parser, as_json
+from mtpjax.cli.arguments import Parser, as_json, write_figures
 from mtpjax.errors import UserError
 
 
@@ -144,10 +144,8 @@ def _check_writable(path: pathlib.Path) -> None:
 
 def _write_figures(path: pathlib.Path, figures: Any) -> None:
   """Writes figures as JSON; prints them where that fails."""
-  text = as_json(figures)
   try:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_figures(path, figures)
   except OSError:
-    sys.stdout.write(text)
+    sys.stdout.write(as_json(figures))
     raise

@@ -1,4 +1,5 @@
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -275,11 +276,29 @@ def test_a_killed_bench_leaves_the_rows_so_far(tmp_path, monkeypatch, capsys):
 
 
 def test_figures_are_written_whole(tmp_path):
-  from mtpjax.cli.arguments import write_figures
+  from mtpjax.cli.arguments import write_figures, write_known_figures
 
   out = tmp_path / "new" / "out.json"
   for rows in ([1], [1, 2]):
     write_figures(out, {"rows": rows})
     assert json.loads(out.read_text()) == {"rows": rows}
   assert [path.name for path in out.parent.iterdir()] == ["out.json"]
-  write_figures(None, {})
+  link = tmp_path / "link.json"
+  link.symlink_to(out)
+  write_known_figures(link, {})
+  assert link.is_symlink() and json.loads(out.read_text()) == {}
+  write_known_figures(None, {})
+
+
+def test_figures_for_a_stream_come_once_after_what_it_has(tmp_path):
+  from mtpjax.cli.arguments import write_figures, write_known_figures
+
+  # As of `mtpjax bench --json /dev/stdout > FILE`.
+  with open(tmp_path / "file", "w") as file:
+    file.write("a table\n")
+    file.flush()
+    path = pathlib.Path(f"/dev/fd/{file.fileno()}")
+    write_known_figures(path, {"rows": [1]})
+    write_figures(path, {"rows": [1, 2]})
+  first, _, rest = (tmp_path / "file").read_text().partition("\n")
+  assert first == "a table" and json.loads(rest) == {"rows": [1, 2]}
