@@ -47,7 +47,7 @@ from mtpjax.heads import MultiTokenModel, count_params
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-  """What a prompt has brought.
+  """What was generated for a prompt.
 
   Attributes:
     ids: generated ids; what ended them (an EOS, a stop) belongs to them.
@@ -60,7 +60,7 @@ class Generation:
     proposed: drafts that those passes verified.
     accepted: drafts that became text.
     seed: of what was sampled, given or new; None where nothing was. The same
-      call with this seed brings the same text.
+      call with this seed gives the same text.
   """
 
   ids: list[int]
@@ -80,7 +80,7 @@ class Decoding:
   Attributes:
     done: prompts that are over.
     total: prompts of the call.
-    tokens: what passes have brought, the prompts' own not among them.
+    tokens: generated so far, without those of the prompts' own passes.
     secs: that those passes took. Compiling is not in it, nor are the prompts.
   """
 

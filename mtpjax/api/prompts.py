@@ -298,7 +298,7 @@ class RequestMaker:
   def _bad_words(
     self, words: Sequence[str], where: str
   ) -> tuple[tuple[int, ...], ...]:
-    # Most tokenizers write a word otherwise behind a space. White space is
+    # Most tokenizers write a word otherwise after a space. White space is
     # itself: banning a line feed must not ban the space.
     spellings = [
       spelling

@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable, Sequence
 
-from mtpjax.data import TextStream, Tokenizer, decode_behind, stops
+from mtpjax.data import TextStream, Tokenizer, decode_after, stops
 from mtpjax.decode import Result
 
 
@@ -27,9 +27,9 @@ class Stream:
       on_text: called with the index and every new piece; None for none.
       index: of the prompt.
       min_ids: ids before which no stop string ends the text.
-      before: of the text it goes on from; see `data.decode_behind`.
+      before: of the text it goes on from; see `data.decode_after`.
     """
-    self._decode = functools.partial(decode_behind, tokenizer, before)
+    self._decode = functools.partial(decode_after, tokenizer, before)
     self._stop = stop
     self._on_text = on_text
     self._index = index

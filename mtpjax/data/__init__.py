@@ -29,7 +29,7 @@ from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, longest_reach, open_rows, require_within
 from mtpjax.data.sources import read_documents, size_of
-from mtpjax.data.text_stream import TextStream, decode_behind, last_of_text
+from mtpjax.data.text_stream import TextStream, decode_after, last_of_text
 from mtpjax.data.tokenizers import (
   Tokenizer,
   load_tokenizer,
@@ -48,7 +48,7 @@ __all__ = [
   "TextStream",
   "Tokenizer",
   "cut_between_words",
-  "decode_behind",
+  "decode_after",
   "decode_utf8",
   "encode_parts",
   "evaluation_batches",

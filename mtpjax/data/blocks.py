@@ -49,7 +49,7 @@ class Cut:
 
   Attributes:
     before: ids of the context by itself.
-    after: ids of the margin behind that context.
+    after: ids of the margin that follows it.
   """
 
   before: list[int]

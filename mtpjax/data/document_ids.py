@@ -1,8 +1,8 @@
 """The ids of a document: its parts one after the other, and its two ends.
 
-A part has the ids that it has behind the part before, since that is how it is
-met when a model decodes: first come the ids of the prompt, as `encode` gives
-them, then the model goes on.
+A part has the ids that it has after the part before it, as when a model
+decodes: first come the ids of the prompt, as `encode` gives them, then the
+model goes on.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from mtpjax.data.tokenizers import Tokenizer, require_chat_template
 
 # (ids, are they trained?)
 Part = tuple[list[int], bool]
-# A text tokenised by itself may begin with a space that is not in it. Behind
+# A text tokenised by itself may begin with a space that is not in it. After
 # one of these it begins with none, and few tokens reach over their ends.
 _ANCHORS = ("\n", ".", "0", "a", "\x00")
 
@@ -104,7 +104,7 @@ def encode_parts(
 
 
 def _encode_after(tokenizer: Tokenizer, before: str, text: str) -> list[int]:
-  """Returns the ids of a text behind another."""
+  """Returns the ids of a text that follows another."""
   if not before or not text:
     return tokenizer.encode(text)
   context = tokenizer.encode(before)

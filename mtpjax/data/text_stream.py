@@ -11,7 +11,7 @@ _WINDOW = 64
 _REPLACEMENT = "\ufffd"
 
 
-def decode_behind(
+def decode_after(
   tokenizer: Tokenizer, before: Sequence[int], ids: Sequence[int]
 ) -> str:
   """Returns the text of ids that go on from a text.
@@ -48,7 +48,7 @@ class TextStream:
   """Decodes ids as they come.
 
   The texts returned by `push` and, at the end, by `flush` concatenate to
-  `tokenizer.decode` of all ids, or to `decode_behind`. What may still change is
+  `tokenizer.decode` of all ids, or to `decode_after`. What may still change is
   held back: a character whose bytes have not all come, or a run of
   byte-fallback tokens that has not ended.
   """
@@ -58,7 +58,7 @@ class TextStream:
 
     Args:
       tokenizer: any.
-      before: see `decode_behind`.
+      before: see `decode_after`.
     """
     self._tokenizer = tokenizer
     self._before = before

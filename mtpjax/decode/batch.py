@@ -273,7 +273,7 @@ def finish(state: DecodeState, is_finished_B: jax.Array) -> DecodeState:
 
 
 def read_traces(state: DecodeState) -> list[Trace]:
-  """Fetches what every row has brought."""
+  """Fetches the result of every row."""
   names = {
     "ids": "tokens_BS", "logprobs": "logprobs_BS", "passes": "passes_BS",
     "proposed": "proposed_BS", "origins": "origins_BS",

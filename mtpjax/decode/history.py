@@ -49,7 +49,7 @@ def at_nodes(
   tree: Tree,
   tokens_BQ: jax.Array,
 ) -> History:
-  """Returns the history behind each node of a tree.
+  """Returns the history after each node of a tree.
 
   Args:
     state: its root is committed.
@@ -103,7 +103,7 @@ def of_drafts(state: DecodeState, depths: int) -> History:
   """Returns the history that drafts see: the committed text alone.
 
   The drafts of parallel heads are one list per depth, whatever stands before
-  them on a path. How many tokens that is they know, but not which: behind
+  them on a path. How many tokens that is they know, but not which: after
   depth 1 no sequence is known to have begun, and the grammar is where it may
   be anywhere.
 

@@ -44,7 +44,7 @@ def generate(
     governor: decides which program runs the next chunk.
 
   Yields:
-    What the requests in the batch have brought, by their number. The first
+    The results of the requests in the batch, by their number. The first
     result of a request that is not "running" is its last.
 
   Raises:
@@ -138,7 +138,7 @@ class _Run:
     )  # fmt: skip
 
   def read(self) -> dict[int, Result]:
-    """Fetches what all rows have brought and frees those that are over."""
+    """Fetches the results of all rows and frees those that are over."""
     traces = batches.read_traces(self._state)
     results: dict[int, Result] = {}
     is_stopped_B = np.zeros(len(self._rows), bool)

@@ -107,7 +107,7 @@ def _number_problem(r: Request) -> str:
       return f"{name} {getattr(r, name)} must be from 0 to 2147483647"
   if len(r.ids) + r.max_new_tokens > MAX_LENGTH:
     return (
-      f"max_new_tokens {r.max_new_tokens} behind {len(r.ids)} ids make a text "
+      f"max_new_tokens {r.max_new_tokens} after {len(r.ids)} ids make a text "
       f"of more than {MAX_LENGTH} tokens; ask for fewer"
     )
   if r.temperature != 0 and not SMALLEST <= r.temperature <= LARGEST:
@@ -174,7 +174,7 @@ def _sequence_problem(r: Request, size: int, eos_ids: tuple[int, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-  """What a request has brought so far; all of it ends at the same token.
+  """What was generated for a request so far; all of it ends at the same token.
 
   Attributes:
     ids: generated ids; what ended the text (an EOS, a stop sequence) is last.
@@ -221,7 +221,7 @@ class Trace:
   finish_reason: str
 
   def result(self, n: int | None = None) -> Result:
-    """Returns what the first n tokens have brought; None takes all."""
+    """Returns the result up to the first n tokens; None takes all."""
     is_cut = n is not None
     n = len(self.ids) if n is None else n
     return Result(

@@ -1,6 +1,6 @@
 """From logits to tokens: one function and one order for all who choose.
 
-Plain sampling, drafts, the targets that verify them and the token behind the
+Plain sampling, drafts, the targets that verify them and the token after the
 last accepted one all go through `final_logits`. At temperature > 0 a token
 then is arg max(final logits + Gumbel noise of its position): with the coupled
 verifier target and draft see the same noise, so a draft is right exactly if

@@ -44,7 +44,7 @@ class DecodeState(struct.PyTreeNode):
     controls: what each request asks for.
     counts_BV: how often the text has each token; None without penalties.
     seen_BV: tokens the prompt has; None without penalties.
-    grammar_B: state of each grammar behind the root.
+    grammar_B: state of each grammar after the root.
     reached_BMD: states of the last rows that sequential heads have settled; see
       `drafters.sequential`. None for other kinds.
   """

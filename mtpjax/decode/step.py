@@ -78,7 +78,7 @@ def prefill(
   )
   if not model.is_chain or not state.head_caches:
     return state
-  # A chain is told the first token too.
+  # A chain is given the first token too.
   head_caches, reached_BMD = sequential.fill(
     model, params, state.head_caches, out.tap_BTD, state.tokens_BS,
     HeadContext(positions_BT, mask), state.length_B,
@@ -198,7 +198,7 @@ def commit(
     tap_BD=jnp.take_along_axis(out.tap_BTD, last_B11, axis=1)[:, 0],
   )
   logits_BJV = jnp.take_along_axis(logits_BQV, path_BJ[..., None], axis=1)
-  # The token behind node j of the path is its node j + 1, while that is one.
+  # The token after node j of the path is its node j + 1, while that is one.
   following_BJ = jnp.roll(path_BJ, -1, axis=1)
   n_accepted_B1 = verdict.n_tokens_B[:, None] - 1
   is_accepted_BJ = jnp.arange(path_BJ.shape[1]) < n_accepted_B1
@@ -214,9 +214,9 @@ def commit(
 
 
 def noise_behind_root(spec: Spec, state: DecodeState) -> jax.Array | None:
-  """Returns the noise of the positions behind the root.
+  """Returns the noise of the positions after the root.
 
-  The token behind a node of depth d, and a draft of depth d + 1, read [:, d].
+  The token after a node of depth d, and a draft of depth d + 1, read [:, d].
   None in programs that are greedy or flip coins instead.
   """
   flips_coins = spec.verifier != "coupled" and spec.tree.max_depth > 0
@@ -250,7 +250,7 @@ def verify(
   drafts: Drafts | None,
   noise_BJV: jax.Array | None,
 ) -> verifiers.Verdict:
-  """Decides which path of the tree stands, and the token behind it.
+  """Decides which path of the tree stands, and the token after it.
 
   Args:
     spec: the program.
@@ -258,7 +258,7 @@ def verify(
     state: what was committed before.
     tokens_BQ: of all nodes.
     is_valid_BQ: False for a node that is no draft.
-    logits_BQV: of the model, behind each node.
+    logits_BQV: of the model, after each node.
     drafts: what the tree was filled with.
     noise_BJV: from `noise_behind_root`.
 
@@ -308,7 +308,7 @@ def _advance(
   origins_BJ: jax.Array,
   n_proposed_B: jax.Array,
 ) -> DecodeState:
-  """Commits a block behind the root; its rows are in the caches already.
+  """Commits a block after the root; its rows are in the caches already.
 
   Whatever counts, counts only what is left after the block was cut.
 

@@ -1,4 +1,4 @@
-"""Draft trees: which candidate of which offset stands behind which other.
+"""Draft trees: which candidate of which offset stands after which other.
 
 `parents` is the truth; depths, ancestors and paths are derived from it. The
 root is the last committed token. A chain is a tree, and so is the root alone,
@@ -70,7 +70,7 @@ class Tree:
 
   @classmethod
   def chain(cls, length: int) -> "Tree":
-    """Returns the root and `length` drafts, one behind the other."""
+    """Returns the root and `length` drafts, one after the other."""
     _require_few(length + 1)
     return cls((0, *range(length)), (0,) * (length + 1))
 
@@ -80,7 +80,7 @@ class Tree:
 
     Args:
       paths: as in Medusa's choices: (1, 0) is the likeliest candidate of
-        depth 2 behind the second of depth 1.
+        depth 2 after the second of depth 1.
 
     Returns:
       The tree, nodes sorted by depth.
@@ -210,14 +210,14 @@ class Tree:
 
   @property
   def is_chain(self) -> bool:
-    """Whether each draft is the likeliest one behind the draft before."""
+    """Whether each draft is the likeliest one after the draft before."""
     return self == Tree.chain(self.size - 1)
 
   @functools.cached_property
   def paths_QJ(self) -> np.ndarray:
     """The path from the root to each node, J = max_depth + 1 nodes, int32.
 
-    Behind its end a path repeats its last node.
+    After its end a path repeats its last node.
     """
     paths = np.zeros((self.size, self.max_depth + 1), np.int32)
     for node, parent in enumerate(self.parents):

@@ -28,7 +28,7 @@ class Acceptance:
       that accepted it, None if there are none; 1 for the root.
     cache_rows_written: rows of a cache that passes wrote provisionally, one
       for each token of the longest path; those of the prompts don't count.
-    cache_rows_dropped: those that no token stands behind.
+    cache_rows_dropped: those that no token stands after.
   """
 
   tokens: int
@@ -62,7 +62,7 @@ def count_acceptance(tree: Tree, results: Sequence[Result]) -> Acceptance:
   n_Q = np.bincount(origins, minlength=tree.size)
   n_Q[0] = drafting = proposed // drafts if drafts else 0
   n_D = np.bincount(tree.depth_Q, weights=n_Q)[1:]
-  # The prompt's pass commits a token behind rows that are there to stay.
+  # The prompt's pass commits a token after rows that are there to stay.
   written = (passes - len(results)) * (tree.max_depth + 1)
   kept = tokens - len(results)
   return Acceptance(

@@ -29,14 +29,14 @@ def candidate_ranks(
 ) -> list[np.ndarray]:
   """Ranks each token of finished texts among the drafts made for it.
 
-  One pass over each whole text, as in training: the drafts behind a root are
+  One pass over each whole text, as in training: the drafts after a root are
   what the heads say at the row before it, whatever was accepted before. At a
   temperature the noise of the token's position is added to target and draft
   alike, as the coupled verifier does.
 
-  Sequential heads are told the text itself. In decoding they are told their own
-  best candidates: the same along a path of best candidates, so these ranks are
-  exact for chains, and flatter a tree behind any other candidate.
+  Sequential heads are given the text itself. In decoding they are given their
+  own best candidates: the same along a path of best candidates, so these ranks
+  are exact for chains, and flatter a tree after any other candidate.
 
   Args:
     model: the model.
@@ -47,7 +47,7 @@ def candidate_ranks(
     depths: M, at most the unbroken run of heads.
 
   Returns:
-    Per text int32 [N, M]: [t, d - 1] is the rank of the token d places behind
+    Per text int32 [N, M]: [t, d - 1] is the rank of the token d places after
     generated token t among the candidates of depth d; at most `budget.MISS`;
     negative where the text ends before.
   """
@@ -64,7 +64,7 @@ def candidate_ranks(
         request.index,
       )
     )  # fmt: skip
-    # Row s of a text drafts behind the root at s + 1.
+    # Row s of a text drafts after the root at s + 1.
     ranks_NM = ranks_TM[len(request.ids) - 1 : len(ids) - 1]
     ahead_NM = np.arange(len(result.ids))[:, None] + np.arange(1, depths + 1)
     ranks.append(np.where(ahead_NM < len(result.ids), ranks_NM, _UNKNOWN))

@@ -32,18 +32,18 @@ def score_rows(
   targets_BT: jax.Array,
   length_B: jax.Array,
 ) -> tuple[jax.Array, jax.Array]:
-  """Scores the token behind every position.
+  """Scores the token after every position.
 
   Args:
     model: the model.
     lm_params: of the next-token model, params["lm"].
     tokens_BT: one text per row, padded on the right with any ids.
-    targets_BT: the ids behind them.
+    targets_BT: the ids after them.
     length_B: tokens of each text.
 
   Returns:
     log p(target), at least float32, and whether it is the likeliest token,
-    [B, T] each; what stands behind a text means nothing.
+    [B, T] each; what stands after a text means nothing.
   """
   positions_BT = jnp.broadcast_to(
     jnp.arange(tokens_BT.shape[1]), tokens_BT.shape
@@ -94,7 +94,7 @@ class Scorer:
   def score(
     self, pairs: Sequence[Pair], on_scored: Callable[[int], Any] | None = None
   ) -> list[tuple[float, bool]]:
-    """Scores each continuation behind its context.
+    """Scores each continuation after its context.
 
     Args:
       pairs: (ids of the context, at least one; ids of the continuation).

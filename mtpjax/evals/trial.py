@@ -90,7 +90,7 @@ class Trial:
     return time.perf_counter() - begin, state
 
   def results(self, state: DecodeState) -> list[Result]:
-    """Returns what the requests have brought."""
+    """Returns the results of the requests."""
     return [trace.result() for trace in batches.read_traces(state)]
 
   def served_secs(self, chunk_passes: int) -> float:

@@ -14,7 +14,7 @@ class HeadContext(struct.PyTreeNode):
     mask: who reads whom.
     cache: the head's own keys and values in decoding; None in training and
       for kinds that keep none.
-    ahead_BTD: embeddings of the tokens that a sequential head is told, those
+    ahead_BTD: embeddings of the tokens that a sequential head is given, those
       k ahead of the rows; None for other kinds.
   """
 

@@ -11,7 +11,7 @@ from mtpjax.model import linear
 class LinearHead(nn.Module):
   """A single linear map without nonlinearity.
 
-  Behind the last layer, where the model's own next-token output is read, it
+  After the last layer, where the model's own next-token output is read, it
   begins as the identity: it predicts what the model does.
   """
 

@@ -244,7 +244,7 @@ class MultiTokenModel:
     tap_BTD: jax.Array,
     context: HeadContext,
   ) -> jax.Array:
-    """Runs one extra head and the final norm, unless its tap is behind that.
+    """Runs one extra head and the final norm, unless its tap is after that.
 
     Args:
       head_params: parameters of one head, `unembedding` not needed.
@@ -281,7 +281,7 @@ class MultiTokenModel:
     context: HeadContext,
     probes_M: jax.Array,
   ) -> jax.Array:
-    """Runs all sequential heads over whole texts, each told the text itself.
+    """Runs all sequential heads over whole texts, each given the text itself.
 
     Differentiated, it keeps the states between the heads and computes what is
     inside of a head anew.
@@ -291,7 +291,7 @@ class MultiTokenModel:
       lm_params: params["lm"]; its embedding is used.
       tap_BTD: h^0, the tapped states.
       tokens_BT: the texts, packed. A row whose document ends before the token
-        it is told gets any; no target depends on it.
+        it is given gets any; no target depends on it.
       context: positions and mask of the rows.
       probes_M: floats [M - 1]; see `gradient_probe`. Each is put before a head,
         and reads the gradient that this and all later offsets send there.
@@ -300,19 +300,19 @@ class MultiTokenModel:
       h^1 .. h^{M-1}, [M - 1, B, T, D], before the final norm.
     """
     n, length = self.heads.n_extra, tokens_BT.shape[1]
-    # Looked up once: heads are told the same embeddings, each one further on.
+    # Looked up once: heads are given the same embeddings, each one further on.
     embedded_BSD = self.embed(lm_params, jnp.pad(tokens_BT, ((0, 0), (0, n))))
 
     @jax.checkpoint
     def body(hidden_BTD, xs):
       params, ahead, probe = xs
-      told = context.replace(
+      given = context.replace(
         ahead_BTD=jax.lax.dynamic_slice_in_dim(
           embedded_BSD, ahead, length, axis=1
         )
       )
       hidden_BTD = self.head.apply(
-        {"params": params}, gradient_probe(hidden_BTD, probe), told
+        {"params": params}, gradient_probe(hidden_BTD, probe), given
       )
       hidden_BTD = parallel.constrain(
         cast(jax.Array, hidden_BTD), self.mesh, "batch", "time", "width"

@@ -1,11 +1,11 @@
 """A sequential module as a head (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
 Module k, the head of offset k + 1, goes on where module k - 1 has stopped, and
-is told the token in between:
+is given the token in between:
 
   h_i^k = layer_k( P_k [ RMSNorm(embedding of x_{i+k}) ; RMSNorm(h_i^{k-1}) ] )
 
-h^0 is the trunk's state behind its last layer. The state of row i of module k
+h^0 is the trunk's state after its last layer. The state of row i of module k
 has seen the tokens up to x_{i+k} and predicts x_{i+k+1}.
 """
 
@@ -57,8 +57,8 @@ class SequentialHead(nn.Module):
     """Returns what a call does, and the keys and values of these rows."""
     if context.ahead_BTD is None:
       raise UserError(
-        "heads.kind: 'sequential' heads run as a chain that is told the tokens "
-        "between, not one by one as here; use another kind"
+        "heads.kind: 'sequential' heads run as a chain that is given the "
+        "tokens between, not one by one as here; use another kind"
       )
     # The order of the columns is that of the published weights.
     joined_BTE = jnp.concatenate(

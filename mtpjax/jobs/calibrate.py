@@ -269,7 +269,7 @@ def _measure(
 ) -> PassCosts:
   """Measures passes, and tells what their nodes cost from what heads cost."""
   depths = loaded.model.heads.chain_length
-  # As many nodes, once behind all heads and once behind one of them.
+  # As many nodes, once after all heads and once after one of them.
   deep, flat = decode.Tree.chain(depths), decode.Tree.from_branching((depths,))
   grown = [trees[n - 1] for n in COST_SIZES if n <= len(trees)]
   points = measure_pass_costs(

@@ -46,7 +46,7 @@ def model_loss(
     params: {"lm": ..., "heads": ...}.
     probes_M: zeros, float32; their gradients are the squared norms of the
       gradients that the offsets send to the tap; of sequential heads, to the
-      state that the head reads, together with the heads behind it.
+      state that the head reads, together with the heads after it.
     batch: `tokens`, `segments` and `positions`, each [B, T]; with `hidden`
       [B, T, D], the tapped states of these rows, the trunk is not run.
     targets: of the same rows.
@@ -87,7 +87,7 @@ def model_loss(
     if only_heads:
       before = jax.lax.stop_gradient(before)
     # What the loss then trains are the states: all that is left of a head is
-    # the norm behind it.
+    # the norm after it.
     head_params = model.apply_chain(
       head_params, *before, batch["tokens"], context, probes_M
     )

@@ -31,7 +31,7 @@ class Targets(struct.PyTreeNode):
 
 
 def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
-  """Returns what is m positions ahead, [B, T, ...]; 0 behind the row's end."""
+  """Returns what is m positions ahead, [B, T, ...]; 0 after the row's end."""
   gap = [(0, 0), (0, min(m, x_BT.shape[1]))] + [(0, 0)] * (x_BT.ndim - 2)
   return jnp.pad(x_BT[:, m:], gap)
 

@@ -1,4 +1,4 @@
-"""One transformer layer: attention and MLP, each behind a norm."""
+"""One transformer layer: attention and MLP, each after a norm."""
 
 import flax.linen as nn
 import jax

@@ -28,7 +28,7 @@ def fill(cache: KeyValues, rows: KeyValues) -> KeyValues:
 def commit(
   cache: KeyValues, rows: KeyValues, path_BJ: jax.Array, start_B: jax.Array
 ) -> KeyValues:
-  """Writes the rows of an accepted path behind those already there.
+  """Writes the rows of an accepted path after those already there.
 
   All J rows are written; those beyond the accepted ones lie past the length
   that masks the cache, and the next pass overwrites them.

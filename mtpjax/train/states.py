@@ -62,7 +62,7 @@ def cache_states(
   A run that was stopped goes on where it was.
 
   Args:
-    model: the model; its tap is behind the last layer.
+    model: the model; its tap is after the last layer.
     lm: parameters of the frozen model.
     rows: prepared rows.
     folder: where the states go.

@@ -8,7 +8,7 @@ from chats import write_llama2
 
 from mtpjax.data import (
   TextStream,
-  decode_behind,
+  decode_after,
   last_of_text,
   load_tokenizer,
   train_bpe,
@@ -128,7 +128,7 @@ def streamed(tokenizer, ids, sizes, before=()):
     size = next(sizes)
     texts.append(stream.push(ids[at : at + size]))
     # Nothing that is out may be taken back by what follows.
-    whole = decode_behind(tokenizer, before, ids)
+    whole = decode_after(tokenizer, before, ids)
     assert whole.startswith("".join(texts))
     at += size
   return "".join(texts) + stream.flush()
@@ -156,7 +156,7 @@ def test_what_goes_on_from_a_text_keeps_its_space(tokenizer, fallback_path):
     if ids[:cut] != tokenizer.encode(prompt):
       continue
     before = last_of_text(tokenizer, ids[:cut])
-    text = decode_behind(tokenizer, before, ids[cut:])
+    text = decode_after(tokenizer, before, ids[cut:])
     sizes = iter(lambda: rng.choice((1, 2, 7)), None)
     assert streamed(tokenizer, ids[cut:], sizes, before) == text
     if before:
@@ -169,8 +169,8 @@ def test_what_goes_on_from_a_text_keeps_its_space(tokenizer, fallback_path):
   llama = load_tokenizer(str(fallback_path))
   ids = llama.encode("a b")
   before = last_of_text(llama, ids[:-2])
-  assert decode_behind(llama, before, ids[-2:]) == " b"
-  assert llama.decode(ids[-2:]) == decode_behind(llama, (), ids[-2:]) == "b"
+  assert decode_after(llama, before, ids[-2:]) == " b"
+  assert llama.decode(ids[-2:]) == decode_after(llama, (), ids[-2:]) == "b"
   assert last_of_text(llama, [llama.bos_id]) == ()
   assert last_of_text(llama, llama.encode("日")) == ()
 

@@ -77,7 +77,7 @@ def write_hf_weights(
     dtype: to write them in.
     max_shard_bytes: the most bytes of tensors in a file; a larger tensor has a
       file of its own.
-    chain_params: those of sequential heads, stacked, which become layers behind
+    chain_params: those of sequential heads, stacked, which become layers after
       the model's own, as DeepSeek-V3 publishes them; None for none.
 
     on_written: called with the number of values written so far.
@@ -140,7 +140,7 @@ def _list_tensors(leaves: Sequence[Leaf], params: Any) -> list[_Tensor]:
 
 
 def _list_chain(model: Any, lm_params: Any, chain_params: Any) -> list[_Tensor]:
-  """Lists the tensors of sequential heads, one head behind the other."""
+  """Lists the tensors of sequential heads, one head after the other."""
   shared, own = _by_path(lm_params), _by_path(chain_params)
   n_layers = shared["layers/attention_norm/scale"].shape[0]
   of_layer = {

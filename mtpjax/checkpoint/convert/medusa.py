@@ -161,7 +161,7 @@ def write_medusa(
 
   Args:
     folder: where to; made if it is not there.
-    heads: of kind medusa behind the final norm, with no offset left out.
+    heads: of kind medusa after the final norm, with no offset left out.
     params: params["heads"], stacked [M, ...].
     base_name: the model they belong to: a name or a path.
     dtype: float32, float16 or bfloat16.

@@ -96,7 +96,7 @@ class Safetensors:
         f"{self._path_of[name]}: {name} is of dtype {stored.get_dtype()}, not "
         f"one of {', '.join(_FLOATS)}; convert the unquantised checkpoint"
       )
-    # The library takes no slice that ends behind the axis.
+    # The library takes no slice that ends beyond the axis.
     cut = tuple(
       slice(*wanted.indices(size))
       for wanted, size in zip((rows, columns), stored.get_shape(), strict=False)

@@ -27,7 +27,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
   "HalfStorage": np.dtype(np.float16),
   "BFloat16Storage": np.dtype(jnp.bfloat16),
 }
-# Before PyTorch 1.6: pickles one behind the other, the first a number.
+# Before PyTorch 1.6: pickles one after the other, the first a number.
 _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 _LOCAL_HEADER = struct.Struct("<26xHH")
 

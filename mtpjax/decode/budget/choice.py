@@ -8,7 +8,7 @@ measured times of a pass it says which tree to use, or that none pays.
   N: positions of a text, M: depths drafted, Q: nodes of a tree.
 
 A node is reached if its whole path is right. Reach is counted per path and
-never as a product of accuracies per depth: behind a first draft that is wrong
+never as a product of accuracies per depth: after a first draft that is wrong
 the later ones are right far less often than they are on average, and the
 product would spend the budget on side branches (vLLM pull request 42910
 measured 22% where the spine had 65% to 84%).
@@ -24,7 +24,7 @@ from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
 # Per text an integer array [N, M]: [t, d - 1] is the rank, among the
-# candidates of depth d behind root t, of the token d places after t. From
+# candidates of depth d after root t, of the token d places after t. From
 # `MISS` on: not among them; negative: the text ends before.
 Ranks = Sequence[np.ndarray]
 MISS = 64
@@ -322,7 +322,7 @@ def _deepest(tree: Tree, ranks_NM: np.ndarray) -> np.ndarray:
       f"tree: it is {tree.max_depth} drafts deep and calibration drafted "
       f"{depths}; cut it or calibrate again"
     )
-  nothing = tree.width  # behind the last rank, so the table says -1
+  nothing = tree.width  # after the last rank, so the table says -1
   table_QC = np.full((tree.size, nothing + 1), -1)
   for node in range(1, tree.size):
     table_QC[tree.parents[node], tree.ranks[node]] = node

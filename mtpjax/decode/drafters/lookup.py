@@ -1,7 +1,7 @@
 """Drafts from the text itself: what followed these tokens the last time.
 
 Prompt lookup (Saxena 2023): the longest n-gram that ends the text and occurred
-before proposes what came behind it. No training; works on any model.
+before proposes what came after it. No training; works on any model.
 """
 
 import jax

@@ -1,17 +1,17 @@
-"""Drafts from sequential heads: a chain that is told its own drafts.
+"""Drafts from sequential heads: a chain that is given its own drafts.
 
-Head k (offset k + 1) at row i goes on from row i of head k - 1 and is told the
-token x_{i+k}. With the root at position L and drafts d1, d2, ... behind it:
+Head k (offset k + 1) at row i goes on from row i of head k - 1 and is given the
+token x_{i+k}. With the root at position L and drafts d1, d2, ... after it:
 
-  row              L-3    L-2    L-1
-  head 1 is told   x_L-2  x_L-1  x_L            and proposes d1 at row L-1
-  head 2           x_L-1  x_L    d1                          d2
-  head 3           x_L    d1     d2                          d3
+  row               L-3    L-2    L-1
+  head 1 is given   x_L-2  x_L-1  x_L            and proposes d1 at row L-1
+  head 2            x_L-1  x_L    d1                          d2
+  head 3            x_L    d1     d2                          d3
 
-Rows that are told committed tokens alone, those up to L - k, never change:
+Rows that are given committed tokens alone, those up to L - k, never change:
 their keys and values are in the head's cache, and the state of the last of
 them is kept, since there the next head goes on once one more token is known.
-Only the k - 1 rows behind them are run again in every pass. So nothing kept
+Only the k - 1 rows after them are run again in every pass. So nothing kept
 depends on the tree, and programs with other trees can take turns.
 
 A text shorter than the chain has no row L - k yet: then all rows from row 0 on
@@ -59,7 +59,7 @@ def fill(
     params: from `decode_params`.
     caches: of the kept heads, at least one; empty.
     tap_BTD: tapped states of the prompts.
-    tokens_BS: the texts, the first token behind each prompt included.
+    tokens_BS: the texts, the first token after each prompt included.
     context: positions and mask of the prompts.
     length_B: position of that token, the root.
 
@@ -69,7 +69,7 @@ def fill(
   hidden_BTD, n = tap_BTD, tap_BTD.shape[1]
   filled, reached = [], []
   for k, one in enumerate(caches, 1):
-    # What lies behind a text is told to rows that nobody reads.
+    # What lies after a text is given to rows that nobody reads.
     told_BT = jnp.take(tokens_BS, jnp.arange(n) + k, axis=1, mode="clip")
     hidden_BTD, rows = _run(
       model, params, k, hidden_BTD,
@@ -98,7 +98,7 @@ def commit(
     caches: of the kept heads, at least one.
     reached_BMD: states of the last rows before the block.
     tap_BJD: tapped states of the accepted path, the root first.
-    tokens_BJ: the block, behind the root.
+    tokens_BJ: the block, after the root.
     n_tokens_B: how many of its tokens count.
     length_B: position of the root.
 
@@ -145,12 +145,12 @@ def draft_logits(
     reached_BMD: states of their last rows.
     length_B: position of the root.
     pick: (depth - 1, logits [B, 1, V]) -> the draft [B] of that depth, which
-      the next head is told.
+      the next head is given.
 
   Returns:
     Logits [B, active, V], at least float32.
   """
-  # Head 1 was told the root when that was committed.
+  # Head 1 was given the root when that was committed.
   logits = [model.trunk.logits(params["lm"], reached_BMD[:, :1])]
   drafts_BM = pick(0, logits[0])[:, None]
   hidden_BJD = reached_BMD[:, :0]
@@ -171,7 +171,7 @@ def draft_logits(
 def _first_slot(k: int, length_B: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Returns the row of head k's first slot, and how many before it are absent.
 
-  The slots begin behind row L - k. Rows before the text's beginning are left
+  The slots begin after row L - k. Rows before the text's beginning are left
   out, and all others move up.
   """
   row_B = length_B + 1 - k
@@ -204,7 +204,7 @@ def _run_slots(
   absent_B: jax.Array,
   cache_: KeyValues,
 ) -> tuple[jax.Array, KeyValues]:
-  """Runs head k behind the rows of its cache; see `_first_slot`."""
+  """Runs head k after the rows of its cache; see `_first_slot`."""
   j = hidden_BJD.shape[1]
   slots_J = jnp.arange(j)
   told_BJ = jnp.take_along_axis(

@@ -27,7 +27,7 @@ def check_block(tree: Tree) -> None:
     if parent != max(node - 1, 0) or rank:
       raise UserError(
         f"verifier: block needs a chain of rank 0; node {node} has rank {rank} "
-        f"behind node {parent}"
+        f"after node {parent}"
       )
 
 
@@ -50,7 +50,7 @@ def block(
     tokens_BQ: token of each node, drawn from the draft of its depth.
     valid_BQ: whether a node holds a draft; the chain ends before the first
       that doesn't, or whose draft has no mass there.
-    target_BQV: target behind each node, at least float32.
+    target_BQV: target after each node, at least float32.
     draft_BMV: draft of each depth, from 1.
 
   Returns:
@@ -67,7 +67,7 @@ def block(
   exists_BM = jnp.cumprod(q_BM > 0, axis=1) > 0
   ratio_BM = jnp.where(exists_BM, p_BM / jnp.where(exists_BM, q_BM, 1), 0)
 
-  # p_i of the paper; 0 behind the end of the chain.
+  # p_i of the paper; 0 after the end of the chain.
   weights = [jnp.ones_like(target_BQV[:, 0, 0])]
   for m in range(n_drafts):
     weights.append(jnp.minimum(weights[-1] * ratio_BM[:, m], 1))

@@ -41,7 +41,7 @@ def rejection(
 ) -> Conditionals:
   """Recursive rejection sampling without replacement.
 
-  With p the target behind a node and q the draft of the next depth, child c is
+  With p the target after a node and q the draft of the next depth, child c is
   taken with probability min(1, p(c) / q(c)); if it isn't, p becomes
   norm([p - q]+), then q loses c and is normalised, and the next child is
   tried. Lossless for a fixed tree that passes `check_rejection`: of each depth
@@ -56,9 +56,9 @@ def rejection(
     tokens_BQ: token of each node; the children of a node are the first of one
       list per depth, drawn from q without replacement, in the order of draw.
     valid_BQ: whether a node holds a draft. One that doesn't, or whose q(c) is
-      0, is passed over. Lossless only if no draft is valid behind an invalid
+      0, is passed over. Lossless only if no draft is valid after an invalid
       sibling that was drawn too, and validity does not hang on the draws.
-    target_BQV: p behind each node, at least float32.
+    target_BQV: p after each node, at least float32.
     draft_BMV: q of each depth, from 1.
 
   Returns:

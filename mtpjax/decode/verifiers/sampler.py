@@ -55,7 +55,7 @@ def sample(
   uniform_BQ: jax.Array,
   uniform_B: jax.Array,
 ) -> Verdict:
-  """Walks the tree by independent coins and draws one token behind it.
+  """Walks the tree by independent coins and draws one token after it.
 
   At every node the first child in rank order whose uniform is below its
   probability is taken; strictly below, for a uniform can be 0.

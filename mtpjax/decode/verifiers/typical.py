@@ -25,7 +25,7 @@ def typical(
   """Accepts what is likely enough. LOSSY: changes the distribution of texts.
 
   A draft x passes if p(x) > min(epsilon, delta exp(-H(p))), p being the target
-  behind its parent and H its entropy in nats. The longest path of drafts that
+  after its parent and H its entropy in nats. The longest path of drafts that
   pass is accepted for sure, the likeliest of several. The last token is drawn
   from the target.
 
@@ -33,7 +33,7 @@ def typical(
     tree: the tree.
     tokens_BQ: token of each node.
     valid_BQ: whether a node holds a draft; one that doesn't never passes.
-    target_BQV: target behind each node.
+    target_BQV: target after each node.
     epsilon: probability that is enough whatever the entropy, below 1.
     delta: what a draft must reach, as a multiple of exp(-H).
 

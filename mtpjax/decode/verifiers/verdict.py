@@ -47,7 +47,7 @@ def match(
   """Walks the tree while the target is one of the children.
 
   The same for greedy decoding and for coupled noise: a node stands if its
-  token is the target behind its parent and its parent stands. The first
+  token is the target after its parent and its parent stands. The first
   target that is no child is committed too, as the last token of the block.
 
   Args:
@@ -55,7 +55,7 @@ def match(
     tokens_BQ: token of each node; valid siblings differ.
     valid_BQ: whether a node holds a draft. One that doesn't never stands,
       whatever its token is; the root always does.
-    targets_BQ: token the model chooses behind each node.
+    targets_BQ: token the model chooses after each node.
 
   Returns:
     A `Verdict`.
