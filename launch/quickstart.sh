@@ -19,6 +19,8 @@ Done: $workdir/summary.json has these figures. What to try next:
   mtpjax generate $workdir --prompt "def main(" --mode chain
   mtpjax calibrate $workdir && mtpjax generate $workdir --prompt "x" --mode auto
   mtpjax bench decode $workdir --batches 1,4 --temperatures 0,0.8
-  mtpjax train $experiment --workdir $workdir --train.steps 2000
+  mtpjax inspect $workdir
+  mtpjax train $experiment --workdir $workdir --train.steps 2000 \\
+    --optim.decay-steps 2000
 The command needs the environment: source .venv/bin/activate
 EOF

@@ -80,8 +80,7 @@ def add(commands: Any) -> None:
   evaluate.add_argument(
     "--decode",
     action="store_true",
-    help="also decode held-out prompts, plainly and self-speculatively; "
-    "default not",
+    help="also decode held-out prompts, plainly and with drafts; default not",
   )
   evaluate.add_argument(
     "--classes",

@@ -53,7 +53,7 @@ def run(
     batches: how many at most; 0 takes all rows.
     data_path: prepared rows; empty takes those of the run.
     with_decoding: also decode held-out prompts, one at a time, with the
-      next-token head alone and self-speculatively.
+      next-token head alone, self-speculatively and by lookup.
     classes: of prompts, see `evals.PROMPT_CLASSES`: instead of all this, report
       how often heads predict what the model itself chooses, and what drafts
       bring; see `evals.report_classes`.
@@ -64,7 +64,8 @@ def run(
     "targets_by_offset"}; losses in nats per target, None where an offset has
     none (and where a loss is no finite number). With decoding also
     {"tokens_per_pass", "plain_tokens_per_sec", "speculative_tokens_per_sec",
-    "ratio", "outputs_identical"}. With
+    "ratio", "lookup_tokens_per_pass", "lookup_tokens_per_sec", "lookup_ratio",
+    "outputs_identical"}, the ratios over plain decoding. With
     classes {"step", "classes"}.
 
   Raises:
@@ -83,7 +84,8 @@ def run(
     requests = held_out_requests(
       rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS
     )
-    specs = mode_specs(loaded.model, ("next", "chain"), Stages.of(requests))
+    modes = ("next", "chain", "lookup")
+    specs = mode_specs(loaded.model, modes, Stages.of(requests))
   mesh = loaded.model.mesh
   batch_size = config.train.batch_size
   parallel.check_batch(batch_size, mesh, "train.batch_size")
@@ -124,15 +126,15 @@ def run(
   if with_decoding:
     decoding = _decode(loaded, requests, specs, console)
     figures |= decoding
-    table.add_row("tokens per pass", f"{decoding['tokens_per_pass']:.2f}")
-    table.add_row(
-      "tokens/s, next-token head", f"{decoding['plain_tokens_per_sec']:,.0f}"
-    )
-    table.add_row(
-      "tokens/s, self-speculative",
-      f"{decoding['speculative_tokens_per_sec']:,.0f}",
-    )
-    table.add_row("ratio", f"{decoding['ratio']:.2f}")
+    plain = decoding["plain_tokens_per_sec"]
+    table.add_row("tokens/s, next-token head", f"{plain:,.0f}")
+    for drafts, prefix in (("self-speculative", ""), ("lookup", "lookup_")):
+      speed = decoding[f"{prefix or 'speculative_'}tokens_per_sec"]
+      table.add_row(
+        f"{drafts}: tokens per pass, tokens/s, ratio",
+        f"{decoding[f'{prefix}tokens_per_pass']:.2f}, {speed:,.0f}, "
+        f"{decoding[f'{prefix}ratio']:.2f}",
+      )
     table.add_row(
       "outputs identical", "yes" if decoding["outputs_identical"] else "NO"
     )
@@ -236,12 +238,12 @@ def _decode(
   specs: Mapping[str, decode.Spec],
   console: rich.console.Console,
 ) -> dict[str, Any]:
-  """Decodes prompts one by one with both modes, taking turns."""
+  """Decodes prompts one by one with all modes, taking turns."""
   with Progress(
     console, "decoding held-out prompts", (_REPEATS + 1) * len(specs)
   ) as progress:
     rounds = itertools.count(1)
-    plain, chain = measure_decoding(
+    plain, chain, lookup = measure_decoding(
       loaded.decode_params, requests, specs, repeats=_REPEATS,
       with_details=False, on_round=lambda: progress.update(next(rounds)),
     )  # fmt: skip
@@ -250,7 +252,10 @@ def _decode(
     "plain_tokens_per_sec": plain.tokens_per_sec,
     "speculative_tokens_per_sec": chain.tokens_per_sec,
     "ratio": chain.tokens_per_sec / plain.tokens_per_sec,
-    "outputs_identical": chain.outputs_identical,
+    "lookup_tokens_per_pass": lookup.acceptance.tokens_per_pass,
+    "lookup_tokens_per_sec": lookup.tokens_per_sec,
+    "lookup_ratio": lookup.tokens_per_sec / plain.tokens_per_sec,
+    "outputs_identical": chain.outputs_identical and lookup.outputs_identical,
     "prompts": len(requests),
     "new_tokens": _NEW_TOKENS,
   }

@@ -422,12 +422,12 @@ def test_medusa_heads_need_their_base(checkpoint, fails):
 
 @pytest.fixture
 def drafts(checkpoint):
-  """Heads in work/runs/drafts on work/runs/base, named by relative paths."""
+  """Heads in lab/runs/drafts on lab/runs/base, named by relative paths."""
   root = checkpoint.parent
   write_medusa_heads(root / "heads", medusa_tensors(1))
-  (root / "work").mkdir()
+  (root / "lab").mkdir()
   with pytest.MonkeyPatch.context() as patch:
-    patch.chdir(root / "work")
+    patch.chdir(root / "lab")
     mtpjax("convert", "hf", "../hf", "runs/base")
     mtpjax("convert", "medusa", "../heads", "runs/base", "runs/drafts")
   return root
@@ -436,13 +436,13 @@ def drafts(checkpoint):
 def test_heads_find_their_base_from_anywhere_and_after_both_moved(
   drafts, monkeypatch, fails
 ):
-  want = api.load("work/runs/drafts").params["lm"]  # from another folder
+  want = api.load("lab/runs/drafts").params["lm"]  # from another folder
   monkeypatch.chdir("/")
-  assert_same(api.load(drafts / "work" / "runs" / "drafts").params["lm"], want)
+  assert_same(api.load(drafts / "lab" / "runs" / "drafts").params["lm"], want)
   # Both moved, and to other places than they had to each other's.
   (drafts / "new").mkdir()
   for name in ("base", "drafts"):
-    (drafts / "work" / "runs" / name).rename(drafts / "new" / name)
+    (drafts / "lab" / "runs" / name).rename(drafts / "new" / name)
   loaded = api.load(drafts / "new" / "drafts")
   assert_same(loaded.params["lm"], want)
   assert loaded.base.place.path == drafts / "new" / "base"
@@ -463,7 +463,7 @@ def test_heads_find_their_base_from_anywhere_and_after_both_moved(
 def test_another_model_of_the_right_name_is_never_taken(
   drafts, monkeypatch, fails
 ):
-  want = api.load("work/runs/drafts").params["lm"]
+  want = api.load("lab/runs/drafts").params["lm"]
   values = hf_checkpoints.config_values("llama")
   tensors = hf_checkpoints.random_tensors(values, seed=1)
   hf_checkpoints.write(drafts / "hf", values, tensors)
@@ -471,13 +471,13 @@ def test_another_model_of_the_right_name_is_never_taken(
   monkeypatch.chdir(drafts / "here")
   mtpjax("convert", "hf", "../hf", "runs/base")
   # Here is one of its name; the right one lies near the heads.
-  assert_same(api.load("../work/runs/drafts").params["lm"], want)
+  assert_same(api.load("../lab/runs/drafts").params["lm"], want)
   for argv in (
-    ("generate", "../work/runs/drafts", "--prompt", "w1"),
-    ("evaluate", "../work/runs/drafts", "--classes", "code"),
-    ("calibrate", "../work/runs/drafts"),
-    ("bench", "decode", "../work/runs/drafts"),
-    ("export", "hf", "../work/runs/drafts", "out"),
+    ("generate", "../lab/runs/drafts", "--prompt", "w1"),
+    ("evaluate", "../lab/runs/drafts", "--classes", "code"),
+    ("calibrate", "../lab/runs/drafts"),
+    ("bench", "decode", "../lab/runs/drafts"),
+    ("export", "hf", "../lab/runs/drafts", "out"),
   ):
     line = fails(*argv, "--base.path", "runs/base")
     assert "changed after the heads" in line, argv
@@ -501,12 +501,12 @@ def test_what_was_not_read_is_said(checkpoint, capsys):
 def test_calibration_of_published_heads(drafts, monkeypatch, capsys, fails):
   """Prompts of one's own, or rows, are all that it takes."""
   monkeypatch.chdir(drafts)
-  line = fails("calibrate", "work/runs/drafts")
+  line = fails("calibrate", "lab/runs/drafts")
   assert "was imported and has no rows" in line and "--data-path" in line
   prompts = drafts / "prompts.jsonl"
   prompts.write_text('{"text": "w1 w2"}\n')
   calibrate = (
-    "calibrate", "work/runs/drafts", "--prompts", prompts, "--new-tokens", "8",
+    "calibrate", "lab/runs/drafts", "--prompts", prompts, "--new-tokens", "8",
     "--max-nodes", "2", "--repeats", "1", "--batches", "3",
   )  # fmt: skip
   assert "give two prompts or more" in fails(*calibrate)
@@ -521,7 +521,7 @@ def test_calibration_of_published_heads(drafts, monkeypatch, capsys, fails):
   assert report["rows"][0]["positions"] > 0
   capsys.readouterr()
   mtpjax(
-    "generate", "work/runs/drafts", "--prompts", prompts, "--mode", "auto",
+    "generate", "lab/runs/drafts", "--prompts", prompts, "--mode", "auto",
     "--max-new-tokens", "4",
   )  # fmt: skip
   assert len(capsys.readouterr().out.splitlines()) == 3

@@ -61,7 +61,7 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
   assert figures["accuracy_by_offset"] == pytest.approx(correct / count)
 
 
-def test_with_decoding_the_table_has_both_speeds(
+def test_with_decoding_the_table_has_all_speeds(
   in_tiny_root, tmp_path, capsys, monkeypatch, shown
 ):
   from mtpjax.jobs import evaluate
@@ -77,11 +77,15 @@ def test_with_decoding_the_table_has_both_speeds(
   assert figures["ratio"] == pytest.approx(
     figures["speculative_tokens_per_sec"] / figures["plain_tokens_per_sec"]
   )
-  assert "outputs identical" in capsys.readouterr().out
+  assert figures["lookup_ratio"] == pytest.approx(
+    figures["lookup_tokens_per_sec"] / figures["plain_tokens_per_sec"]
+  )
+  printed = capsys.readouterr().out
+  assert "outputs identical" in printed and "lookup: tokens per pass" in printed
   assert shown == [
     [f"loading {WORKDIR}", None, 0],
     ["evaluating batches of validation rows", 1, 1],
-    ["decoding held-out prompts", 8, 8],  # two modes, 1 + 3 rounds
+    ["decoding held-out prompts", 12, 12],  # three modes, 1 + 3 rounds
   ]
 
 
