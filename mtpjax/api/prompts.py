@@ -372,7 +372,7 @@ def _read_schema(text: str, where: str) -> str:
     ) from error
   if not is_file:
     raise UserError(f"{where} is neither a JSON object nor a file")
-  return decode_utf8(raw, where).removeprefix("\ufeff")
+  return decode_utf8(raw, where)
 
 
 def _bias(text: str, where: str) -> tuple[int, float]:
