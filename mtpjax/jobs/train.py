@@ -59,7 +59,7 @@ def run(
   fingerprint = require_prepared_for(data, tokenizer)
   base = None
   if config.base.path:
-    base = Base.open(config.base.path)
+    base = _base(config, WorkDir(workdir))
     config = _on_base(config, base, tokenizer)
   config = with_vocabulary(config, tokenizer)
   mesh = parallel.make_mesh(config.mesh)
@@ -93,10 +93,10 @@ def run(
         state, metadata = store.restore(
           abstract_state(model, optimizer, only_heads), log=say
         )
-      decay_steps = metadata["config"]["optim"]["decay_steps"]
       place.require_own_checkpoint(config, metadata)
+      decay_steps = metadata["config"]["optim"]["decay_steps"]
       if base is not None and only_heads:
-        base = Base.open(config.base.path, metadata["base"]["step"])
+        base = Base.open(base.place.path, metadata["base"]["step"])
         base.require(metadata["base"], place.path)
     lm = None
     if base is not None and (is_fresh or only_heads):
@@ -175,6 +175,16 @@ def run(
   if step < config.train.steps:
     say(f"stopped at step {step}, saved; the same command goes on from here")
   return {"step": step, "workdir": str(place.path), "metrics": report.last}
+
+
+def _base(config: Config, place: WorkDir) -> Base:
+  """Returns the base: where it is said to be or, on a resume, near the run."""
+  if not pathlib.Path(config.base.path).is_dir():
+    with Store(place.checkpoints) as store:
+      metadata = store.read_metadata() if store.steps() else {}
+    if "base" in metadata:
+      return Base.find(config.base.path, metadata["base"], place.path)
+  return Base.open(config.base.path)
 
 
 def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
