@@ -106,10 +106,10 @@ def _require_config(config: Any) -> None:
 
 
 def _console() -> Any:
-  import rich.console
+  from mtpjax.cli.console import Console
 
   # Standard output is the caller's.
-  return rich.console.Console(stderr=True, markup=False)
+  return Console(stderr=True)
 
 
 if not TYPE_CHECKING:

@@ -15,7 +15,8 @@ BELOW_JOBS = {
 }  # fmt: skip
 MAY_IMPORT = {
   # What is offered to users of the library, imported when it is asked for.
-  "__init__": BELOW_JOBS | {"api", "jobs"},
+  # Its console is the command's.
+  "__init__": BELOW_JOBS | {"api", "jobs", "cli"},
   "_version": set(),
   "errors": set(),
   "progress": set(),

@@ -1,6 +1,7 @@
 """`mtpjax train`: train an experiment, or go on where it stopped."""
 
 import dataclasses
+import os
 import pathlib
 from typing import Any
 
@@ -179,11 +180,14 @@ def run(
 
 def _base(config: Config, place: WorkDir) -> Base:
   """Returns the base: where it is said to be or, on a resume, near the run."""
-  if not pathlib.Path(config.base.path).is_dir():
-    with Store(place.checkpoints) as store:
-      metadata = store.read_metadata() if store.steps() else {}
-    if "base" in metadata:
-      return Base.find(config.base.path, metadata["base"], place.path)
+  with Store(place.checkpoints) as store:
+    metadata = store.read_metadata() if store.steps() else {}
+  # What a whole model was made from need not be the same any more.
+  is_looked_for = not config.base.is_trained or not os.path.isdir(
+    config.base.path
+  )
+  if "base" in metadata and is_looked_for:
+    return Base.find(config.base.path, metadata["base"], place.path)
   return Base.open(config.base.path)
 
 
