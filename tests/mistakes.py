@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 
 from mtpjax import cli
 from mtpjax import config as config_lib
+from mtpjax.cli import background
 
 EXPERIMENT = """
 from mtpjax.config import Config, Data, Heads, Model, Optim, Train
@@ -151,6 +152,8 @@ def _readers(rng: random.Random) -> tuple[str, ...]:
       _generate("--prompt", "def"),
       _train(),
       ("export", "hf", RUN, "out"),
+      ("inspect", RUN),
+      ("chat", RUN),
     )
   )
 
@@ -172,7 +175,9 @@ def _flag(rng: random.Random, place: pathlib.Path) -> Mistake:
       ("export", "hf", RUN, "out", "--dtype"),
       ("export", "hf", RUN, "out", "--max-shard-mb"),
       ("tokenizer", "train", "--out", "t.json", "--vocab-size"),
-      ("generate", RUN, "--step"),
+      ("generate", RUN, "--step"), ("chat", RUN, "--step"),
+      ("chat", RUN, "--temperature"), ("inspect", RUN, "--json"), ("list",),
+      ("new", "new.py", "--from"),
     )
   )  # fmt: skip
   return Mistake(
@@ -223,6 +228,10 @@ def _path(rng: random.Random, place: pathlib.Path) -> Mistake:
         ("convert", "hf", "corpus", path),
         ("export", "hf", path, "out"),
         ("export", "hf", RUN, path),
+        ("chat", path),
+        ("inspect", path),
+        ("inspect", RUN, "--json", path),
+        ("list", path),
         ("new", path),
         ("new", "new.py", "--from", path),
         ("tokenizer", "train", "--sources", "text:corpus/*.txt", "--out", path),
@@ -424,22 +433,27 @@ def failures(
     seed: of all of them.
     first: the number of the first.
   """
-  for number in range(first, first + count):
-    rng = random.Random(f"{seed} {number}")
-    # A save that failed may be at its end only now.
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-      place = pathlib.Path(folder) / "place"
-      make_place(root, place)
-      mistake = bend(rng, place)
-      status, errors = run(mistake, place)
-    if wrong := problem(status, errors):
-      short = [
-        ascii(a) if len(a) < 99 else f"{a[:9]!a}..." for a in mistake.argv
-      ]
-      yield (
-        f"--seed {seed} --first {number}: {wrong}\n  {' '.join(short)}\n"
-        f"  {mistake.bent}\n{errors}"
-      )
+  # What nobody waits for any longer may fail when its command has ended.
+  restore = background.shorten()
+  try:
+    for number in range(first, first + count):
+      rng = random.Random(f"{seed} {number}")
+      # A save that failed may be at its end only now.
+      with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        place = pathlib.Path(folder) / "place"
+        make_place(root, place)
+        mistake = bend(rng, place)
+        status, errors = run(mistake, place)
+      if wrong := problem(status, errors):
+        short = [
+          ascii(a) if len(a) < 99 else f"{a[:9]!a}..." for a in mistake.argv
+        ]
+        yield (
+          f"--seed {seed} --first {number}: {wrong}\n  {' '.join(short)}\n"
+          f"  {mistake.bent}\n{errors}"
+        )
+  finally:
+    restore()
 
 
 def main() -> int:

@@ -15,6 +15,7 @@ BELOW_JOBS = {
 }  # fmt: skip
 MAY_IMPORT = {
   # What is offered to users of the library, imported when it is asked for.
+  # Its console is the command's.
   "__init__": BELOW_JOBS | {"api", "jobs", "cli"},
   "_version": set(),
   "errors": set(),

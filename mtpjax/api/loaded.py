@@ -26,6 +26,7 @@ from mtpjax.api.prompts import (
 from mtpjax.api.stream import Stream
 from mtpjax.checkpoint import Base, Store, WorkDir, imported_length, places
 from mtpjax.data import (
+  FINGERPRINT,
   Message,
   Rows,
   TemplateFields,
@@ -180,12 +181,18 @@ class Loaded:
     """Returns where the rows lie that this model was trained on."""
     path = self.config.data.path
     others = 0
+    damaged: UserError | None = None
     for place in places(path, self.workdir):
       # Held-out rows may be training rows of what is there now.
-      with contextlib.suppress(UserError):
+      try:
         if load_fingerprint(place)["id"] == self.data_id:
           return place
         others += 1
+      except UserError as error:
+        if (place / FINGERPRINT).exists():
+          damaged = damaged or error
+    if damaged is not None and not others:
+      raise damaged
     raise UserError(
       f"{path}: "
       + (

@@ -11,6 +11,8 @@ import hashlib
 import json
 import pathlib
 
+from mtpjax import config as config_lib
+
 NAME = "mtpjax_digest.json"
 
 # SHA-256 runs at 1 to 2 GB/s per core; more readers than this help no disk.
@@ -42,7 +44,7 @@ def exists(directory: pathlib.Path) -> bool:
   return (directory / NAME).is_file()
 
 
-def find_damage(directory: pathlib.Path) -> str:
+def find_damage(directory: pathlib.Path, only: str | None = None) -> str:
   """Compares the files under `directory` with its digest.
 
   Files that the digest does not list are ignored. Sizes are compared before
@@ -50,26 +52,31 @@ def find_damage(directory: pathlib.Path) -> str:
 
   Args:
     directory: a directory that has a digest; see `exists`.
+    only: a file to be compared alone.
 
   Returns:
     The first damage found, in words; "" if there is none.
   """
   try:
-    entries = json.loads((directory / NAME).read_text())
+    entries = config_lib.read_json(directory / NAME)
     sizes = {name: int(entry["bytes"]) for name, entry in entries.items()}
     sums = {name: str(entry["sha256"]) for name, entry in entries.items()}
-  except (OSError, ValueError, KeyError, TypeError, AttributeError):
+  except (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
+  ):  # fmt: skip
     return f"{NAME} is not readable"
+  if only is not None:
+    sizes = {name: size for name, size in sizes.items() if name == only}
   for name, size in sizes.items():
     path = directory / name
     if not path.is_file():
       return f"{name} is missing"
     if path.stat().st_size != size:
       return f"{name} has {path.stat().st_size} bytes instead of {size}"
-  paths = [directory / name for name in sums]
+  paths = [directory / name for name in sizes]
   with concurrent.futures.ThreadPoolExecutor(_READERS) as readers:
     try:
-      for name, found in zip(sums, readers.map(_sha256, paths), strict=True):
+      for name, found in zip(sizes, readers.map(_sha256, paths), strict=True):
         if found != sums[name]:
           return f"{name} has other contents than were written"
     except OSError as error:

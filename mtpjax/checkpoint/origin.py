@@ -1,8 +1,8 @@
 """What an imported model says of itself, in the origin.json of its run."""
 
-import json
 import pathlib
 
+from mtpjax import config as config_lib
 from mtpjax.checkpoint.workdir import WorkDir
 from mtpjax.errors import UserError
 
@@ -23,7 +23,7 @@ def imported_length(workdir: str | pathlib.Path) -> int:
   if not path.is_file():
     return 0
   try:
-    length = json.loads(path.read_text()).get("max_length") or 0
+    length = config_lib.read_json(path).get("max_length") or 0
   except (OSError, ValueError, AttributeError) as error:
     raise UserError(f"{path}: damaged ({error}); convert it anew") from error
   if not isinstance(length, int) or length < 0:

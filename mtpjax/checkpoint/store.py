@@ -30,12 +30,15 @@ import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import v1 as ocp
 
+from mtpjax import config as config_lib
 from mtpjax.checkpoint import differences, digest, empty_leaves, read_back
 from mtpjax.checkpoint.alias import Alias
 from mtpjax.errors import UserError
 
 _ITEM = "state"
 _MARKER = "_CHECKPOINT_METADATA"
+# How TensorStore writes a number of `errno`.
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
 _LEFTOVER = re.compile(r"\d+\.(orbax-checkpoint-tmp|deleted)")
 
 
@@ -189,9 +192,14 @@ class Store:
       self.steps()[::-1] if step is None else [self._require_step(step)]
     )
     for candidate in candidates:
-      with contextlib.suppress(OSError, ValueError, KeyError):
+      with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         path = self._directory / str(candidate)
-        return json.loads((path / _MARKER).read_text())["custom_metadata"]
+        metadata = config_lib.read_json(path / _MARKER)["custom_metadata"]
+        is_whole = not digest.exists(path) or not digest.find_damage(
+          path, only=_MARKER
+        )
+        if is_whole and isinstance(metadata, dict):
+          return metadata
     if not candidates:
       raise self._nothing_to_restore()
     raise UserError(
@@ -379,12 +387,18 @@ class Store:
 
   @contextlib.contextmanager
   def _explain_failure(self, step: int) -> Iterator[None]:
+    earlier: list[int] = []
     try:
       yield
     except Exception as error:
+      # A directory that cannot be read has no steps to go on from.
+      with contextlib.suppress(OSError):
+        earlier = [other for other in self.steps() if other != step]
+      then = f"goes on from step {max(earlier)}" if earlier else "begins again"
       raise UserError(
         f"checkpoint {self._directory}/{step}: saving failed ("
-        f"{self._alias.undo(_first_line(error))})"
+        f"{self._alias.undo(_reason(error))}); see that there is room and that "
+        f"the folder can be written to: the same command then {then}"
       ) from error
 
 
@@ -465,6 +479,15 @@ def _fails_anywhere(is_failure: bool) -> bool:
   if jax.process_count() == 1:
     return is_failure
   return bool(multihost_utils.process_allgather(np.int32(is_failure)).any())
+
+
+def _reason(error: BaseException) -> str:
+  """Returns why a save failed, without what only Orbax can use."""
+  if isinstance(error, OSError) and error.strerror:
+    return error.strerror
+  if code := _SYSTEM_ERROR.search(str(error)):
+    return os.strerror(int(code[1]))
+  return _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

@@ -80,6 +80,11 @@ class WorkDir:
 
   def load_config(self) -> config_lib.Config:
     """Reads the configuration; UserError if this is no work directory."""
+    if self.path.is_file():
+      raise UserError(
+        f"work directory {self.path}: is a file; give a folder that `mtpjax "
+        "train` or `mtpjax convert` made"
+      )
     if not self.path.is_dir():
       raise UserError(
         f"work directory {self.path}: not there; `mtpjax train EXPERIMENT "
@@ -167,12 +172,15 @@ class WorkDir:
     if self.origin.is_file():
       return ""
     try:
-      return json.loads(self.data.read_text())["id"]
+      data_id = config_lib.read_json(self.data)["id"]
+      if not isinstance(data_id, str):
+        raise TypeError(f"id {data_id!r} is no text")
     except (OSError, ValueError, KeyError, TypeError) as error:
       raise UserError(
         f"{self.data}: missing or damaged; copy it from the data folder's "
         "fingerprint.json"
       ) from error
+    return data_id
 
   def require_own_checkpoint(
     self, config: config_lib.Config, metadata: dict[str, Any]
@@ -186,8 +194,9 @@ class WorkDir:
     Raises:
       UserError: it was saved by another run; names every difference.
     """
-    there = config_lib.config_from_dict(metadata["config"])
-    self._require_same(there, metadata["data"], config, self.data_id())
+    there = config_lib.config_from_dict(metadata.get("config", {}))
+    data_there = str(metadata.get("data"))
+    self._require_same(there, data_there, config, self.data_id())
 
   def _require_same(
     self,

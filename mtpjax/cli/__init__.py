@@ -23,4 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.run(argv)
   except KeyboardInterrupt:
     print("mtpjax: interrupted", file=sys.stderr)
+    if argv is None:
+      from mtpjax.cli import signals
+
+      signals.end_at_once()
     return 130

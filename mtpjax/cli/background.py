@@ -1,6 +1,5 @@
 """Errors that have no caller: those of threads, and of libraries' callbacks."""
 
-import contextlib
 import logging
 import sys
 import threading
@@ -11,10 +10,11 @@ from mtpjax.cli import failures, signals
 
 
 def shorten() -> Callable[[], None]:
-  """Prints what `failures.explain` explains in one line, not as a traceback.
+  """Leaves out what `failures.explain` explains.
 
   What waits for the thread or the callback fails, too, and is the error of the
-  command; so are the tracebacks left out which libraries log of it.
+  command, which is one line; so are the tracebacks left out which libraries
+  log of it.
 
   Returns:
     What makes it as it was.
@@ -26,15 +26,15 @@ def shorten() -> Callable[[], None]:
   hooks = sys.unraisablehook, threading.excepthook, sys.excepthook
 
   def in_thread(args: threading.ExceptHookArgs) -> None:
-    if args.exc_value is None or not _tell(args.exc_value):
+    if args.exc_value is None or not _is_known(args.exc_value):
       hooks[1](args)
 
   def in_callback(args: Any) -> None:
-    if args.exc_value is None or not _tell(args.exc_value):
+    if args.exc_value is None or not _is_known(args.exc_value):
       hooks[0](args)
 
   def of_import(kind: Any, error: BaseException, trace: Any) -> None:
-    if not _tell(error):
+    if not _is_known(error):
       hooks[2](kind, error, trace)
 
   def has_no_traceback(record: logging.LogRecord) -> bool:
@@ -52,8 +52,8 @@ def shorten() -> Callable[[], None]:
   return restore
 
 
-def _tell(error: BaseException) -> bool:
-  """Prints a line for an error that is known; returns whether it is."""
+def _is_known(error: BaseException) -> bool:
+  """Whether an error is one that the command itself ends in."""
   # Where writing of many arrays fails, the first error ends the wait, and each
   # of the others is told to an event loop that is closed.
   if isinstance(error, RuntimeError) and "loop is closed" in str(error):
@@ -61,9 +61,4 @@ def _tell(error: BaseException) -> bool:
   # An extension module prints the signal that ended its import.
   if isinstance(error, KeyboardInterrupt | signals.Terminated):
     return True
-  said = failures.explain(error)
-  if said is None:
-    return False
-  with contextlib.suppress(OSError, ValueError):
-    print(f"mtpjax: {failures.one_line(said)}", file=sys.stderr, flush=True)
-  return True
+  return failures.explain(error) is not None

@@ -20,6 +20,7 @@ from mtpjax.config.experiment import (
   differences,
   fields,
   override,
+  read_json,
   write_json,
 )
 from mtpjax.config.files import load_config, load_experiment
@@ -73,6 +74,7 @@ __all__ = [
   "override",
   "parse_value",
   "shown",
+  "read_json",
   "write_json",
   "written",
 ]

@@ -102,6 +102,25 @@ def write_json(path: pathlib.Path, value: Any) -> None:
   part.replace(path)
 
 
+def read_json(path: pathlib.Path) -> Any:
+  """Reads a JSON file; a byte-order mark is none of it.
+
+  Args:
+    path: the file.
+
+  Returns:
+    The value.
+
+  Raises:
+    OSError: it cannot be read.
+    ValueError: it is not JSON, or nested too deeply to be read.
+  """
+  try:
+    return json.loads(path.read_bytes())
+  except RecursionError as error:
+    raise ValueError("nested too deeply") from error
+
+
 def fields(config: Any = Config) -> Iterator[tuple[str, dataclasses.Field]]:
   """Yields ("section.name", field) for every field of a configuration."""
   for section in dataclasses.fields(config):

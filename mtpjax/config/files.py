@@ -3,7 +3,6 @@
 import dataclasses
 import importlib.util
 import inspect
-import json
 import pathlib
 import re
 import sys
@@ -12,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mtpjax.config.builtin import experiment_file
-from mtpjax.config.experiment import Config, config_from_dict
+from mtpjax.config.experiment import Config, config_from_dict, read_json
 from mtpjax.config.values import nearest, shown
 from mtpjax.errors import UserError
 
@@ -187,14 +186,21 @@ def load_config(path: pathlib.Path) -> Config:
   if not path.is_file():
     raise UserError(
       f"{path}: no such file; is {path.parent} a work directory of "
-      "`mtpjax train`?"
+      "`mtpjax train` or `mtpjax convert`?"
     )
   try:
-    values = json.loads(path.read_text("utf-8"))
-  except (UnicodeDecodeError, RecursionError) as error:
+    values = read_json(path)
+  except UnicodeDecodeError as error:
     raise UserError(f"{path}: not valid JSON; it is damaged") from error
   except ValueError as error:  # also of numbers of thousands of digits
     raise UserError(f"{path}: not valid JSON ({error})") from error
+  if isinstance(values, dict) and values.keys() & {
+    "architectures", "model_type", "base_model_name_or_path",
+  }:  # fmt: skip
+    raise UserError(
+      f"{path}: is a published model's, not a run's; convert it first: mtpjax "
+      f"convert hf {path.parent} WORKDIR, and give WORKDIR"
+    )
   try:
     return config_from_dict(values)
   except UserError as error:

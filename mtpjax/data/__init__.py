@@ -24,6 +24,7 @@ from mtpjax.data.document import (
   require_unicode,
 )
 from mtpjax.data.document_ids import encode_parts, with_bos
+from mtpjax.data.fingerprint import FILE as FINGERPRINT
 from mtpjax.data.fingerprint import load_fingerprint, require_prepared_for
 from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
@@ -37,6 +38,7 @@ from mtpjax.data.tokenizers import (
 )
 
 __all__ = [
+  "FINGERPRINT",
   "TEMPLATE_FIELDS",
   "ChatTemplate",
   "Document",

@@ -40,7 +40,7 @@ def train_bpe(
       f"take {_SMALLEST}"
     )
   path = pathlib.Path(path)
-  part = path.with_name(path.name + _PART)
+  part = _part(path)
   # Before the work is done, not after it.
   with _writing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -78,6 +78,11 @@ def train_bpe(
   return tokenizer.get_vocab_size(with_added_tokens=True)
 
 
+def _part(path: pathlib.Path) -> pathlib.Path:
+  whole = path.absolute()  # "." has no name of its own
+  return whole.with_name(whole.name + _PART)
+
+
 @contextlib.contextmanager
 def _writing(path: pathlib.Path) -> Iterator[None]:
   """Turns what the system refuses into one line."""
@@ -85,7 +90,7 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
     yield
   except BaseException as error:
     with contextlib.suppress(OSError):
-      path.with_name(path.name + _PART).unlink()
+      _part(path).unlink()
     if isinstance(error, OSError):
       cause = f"{error.filename}: " if error.filename is not None else ""
       raise UserError(

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from mtpjax.config import Data
+from mtpjax.config import Data, read_json
 from mtpjax.data.document import Document, LongText
 from mtpjax.data.sources import read_documents
 from mtpjax.data.text_files import Count, ignore
@@ -190,9 +190,9 @@ def load_fingerprint(path: str | pathlib.Path) -> dict[str, Any]:
     )
   way_out = f"delete {path} and run `mtpjax prepare` again"
   try:
-    fingerprint = json.loads(file.read_bytes())
+    fingerprint = read_json(file)
     found = fingerprint["format"]
-  except (ValueError, KeyError, TypeError) as error:
+  except (OSError, ValueError, KeyError, TypeError) as error:
     raise UserError(f"{file}: damaged; {way_out}") from error
   if found != FORMAT:
     raise UserError(

@@ -73,13 +73,13 @@ def read_tree(path: str | pathlib.Path) -> Tree:
   """
   file, name = _split_name(str(path))
   try:
-    text = file.read_text()
+    text = file.read_text("utf-8-sig")  # a byte-order mark is none of it
   except FileNotFoundError:
     raise UserError(
       f"tree: {file} does not exist; give medusa-63, a branching per depth "
       "such as 4,2,1, or a file"
     ) from None
-  except (OSError, UnicodeDecodeError) as error:
+  except (OSError, ValueError) as error:  # not UTF-8, or a NUL in the path
     reason = getattr(error, "strerror", None) or "it is not text"
     raise UserError(f"tree: {file} cannot be read: {reason}") from None
   if file.suffix == ".py":

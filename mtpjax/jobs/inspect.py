@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import json
 import os
 import pathlib
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import rich.filesize
 
 from mtpjax import parallel
 from mtpjax.checkpoint import Base, Store, WorkDir
-from mtpjax.config import Config
+from mtpjax.config import Config, read_json
 from mtpjax.data import load_tokenizer
 from mtpjax.decode.budget import Calibration
 from mtpjax.errors import UserError
@@ -66,7 +65,9 @@ def _read(read: Any, place: WorkDir, config: Config) -> dict[str, Any] | None:
     return read(place, config)
   except (UserError, OSError) as error:
     return {"error": " ".join(str(error).split())}
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+    ValueError, KeyError, TypeError, AttributeError, OverflowError
+  ) as error:  # fmt: skip
     # Files that hold something else than they should.
     return {"error": f"damaged ({type(error).__name__}: {error})"}
 
@@ -163,12 +164,11 @@ def _checkpoints(place: WorkDir, config: Config) -> dict[str, Any]:
 def _data(place: WorkDir, config: Config) -> dict[str, Any] | None:
   if place.origin.is_file():
     return None
-  fingerprint = json.loads(place.data.read_text())
   there = pathlib.Path(config.data.path)
   return {
     "path": config.data.path,
     "is_there": there.is_dir(),
-    "fingerprint": fingerprint["id"][:12],
+    "fingerprint": place.data_id()[:12],
     "sources": list(config.data.sources),
   }
 
@@ -176,7 +176,7 @@ def _data(place: WorkDir, config: Config) -> dict[str, Any] | None:
 def _origin(place: WorkDir, config: Config) -> dict[str, Any] | None:
   if not place.origin.is_file():
     return None
-  return dict(json.loads(place.origin.read_text()))
+  return dict(read_json(place.origin))
 
 
 def _base(place: WorkDir, config: Config) -> dict[str, Any] | None:

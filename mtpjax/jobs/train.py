@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import pathlib
 from typing import Any
 
@@ -60,7 +61,7 @@ def run(
   fingerprint = require_prepared_for(data, tokenizer)
   base = None
   if config.base.path:
-    base = Base.open(config.base.path)
+    base = _base(config, WorkDir(workdir))
     config = _on_base(config, base, tokenizer)
   config = with_vocabulary(config, tokenizer)
   mesh = parallel.make_mesh(config.mesh)
@@ -91,10 +92,10 @@ def run(
         state, metadata = store.restore(
           abstract_state(model, optimizer, only_heads), log=say
         )
-      decay_steps = metadata["config"]["optim"]["decay_steps"]
       place.require_own_checkpoint(config, metadata)
+      decay_steps = metadata["config"]["optim"]["decay_steps"]
       if base is not None and only_heads:
-        base = Base.open(config.base.path, metadata["base"]["step"])
+        base = Base.open(base.place.path, metadata["base"]["step"])
         base.require(metadata["base"], place.path)
     lm = None
     if base is not None and (is_fresh or only_heads):
@@ -173,6 +174,19 @@ def run(
   if step < config.train.steps:
     say(f"stopped at step {step}, saved; the same command goes on from here")
   return {"step": step, "workdir": str(place.path), "metrics": report.last}
+
+
+def _base(config: Config, place: WorkDir) -> Base:
+  """Returns the base: where it is said to be or, on a resume, near the run."""
+  with Store(place.checkpoints) as store:
+    metadata = store.read_metadata() if store.steps() else {}
+  # What a whole model was made from need not be the same any more.
+  is_looked_for = not config.base.is_trained or not os.path.isdir(
+    config.base.path
+  )
+  if "base" in metadata and is_looked_for:
+    return Base.find(config.base.path, metadata["base"], place.path)
+  return Base.open(config.base.path)
 
 
 def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:

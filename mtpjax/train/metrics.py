@@ -100,7 +100,7 @@ class JsonLines:
   def __init__(self, path: pathlib.Path, resumed_step: int):
     """Opens the file and drops lines after `resumed_step`.
 
-    A last line that a killed process left unfinished is dropped too.
+    So is what is no such line: a killed process left its last unfinished.
 
     Raises:
       UserError: the file cannot be written.
@@ -108,15 +108,15 @@ class JsonLines:
     self._path = path
     kept = []
     if path.is_file():
-      for line in path.read_text().splitlines():
+      for line in path.read_bytes().splitlines():
         try:
           if json.loads(line)["step"] <= resumed_step:
             kept.append(line)
-        except (json.JSONDecodeError, KeyError):
+        except (ValueError, KeyError, TypeError, RecursionError):
           continue
     part = path.with_suffix(".tmp")
     with self._explain_failure():
-      part.write_text("".join(line + "\n" for line in kept))
+      part.write_bytes(b"".join(line + b"\n" for line in kept))
       part.replace(path)
       # Unbuffered: what a full disk did not take is not tried again.
       self._file = path.open("ab", buffering=0)

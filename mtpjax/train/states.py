@@ -8,7 +8,6 @@ Axes: B rows of a batch, T tokens, D width.
 """
 
 import contextlib
-import json
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +17,7 @@ import numpy as np
 
 from mtpjax import parallel
 from mtpjax.checkpoint import lock
-from mtpjax.config import write_json
+from mtpjax.config import read_json, write_json
 from mtpjax.data import Rows, evaluation_batches
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
@@ -144,9 +143,11 @@ def _rows_done(note_file: pathlib.Path, identity: dict[str, Any]) -> int:
   if not note_file.is_file():
     return 0
   try:
-    note = json.loads(note_file.read_text())
+    note = read_json(note_file)
     done = int(note.pop("rows"))
-  except (ValueError, KeyError, TypeError, AttributeError) as error:
+  except (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError,
+  ) as error:  # fmt: skip
     raise UserError(
       f"base.states: {note_file} is damaged; delete {note_file.parent} to make "
       "it anew"

@@ -63,3 +63,17 @@ def test_names_the_damaged_file(directory, damage, words):
 def test_unreadable_digest_is_damage(directory, text):
   (directory / digest.NAME).write_text(text)
   assert "not readable" in digest.find_damage(directory)
+
+
+@pytest.mark.parametrize("size", ["Infinity", "NaN", "1e999", "[" * 10**5])
+def test_a_size_that_is_no_number_is_damage(directory, size):
+  text = f'{{"marker": {{"bytes": {size}, "sha256": ""}}}}'
+  (directory / digest.NAME).write_text(text)
+  assert digest.find_damage(directory) == f"{digest.NAME} is not readable"
+
+
+def test_a_file_alone_can_be_compared(directory):
+  (directory / "state" / "d" / "data").unlink()
+  assert digest.find_damage(directory, only="marker") == ""
+  (directory / "marker").write_bytes(b"x")
+  assert "1 bytes instead of 0" in digest.find_damage(directory, only="marker")

@@ -341,6 +341,7 @@ def test_without_the_library(tmp_path, monkeypatch):
 def test_other_files_are_refused(tmp_path):
   path = tmp_path / "x.gguf"
   refused(path, "no such file")
+  refused(tmp_path, "is a folder; give the path of a .gguf file")
   path.write_bytes(b"")
   refused(path, "not a GGUF file, or cut off")
   path.write_bytes(b"PK" * 100)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -118,24 +119,37 @@ def test_what_is_ignored_stays_so(ends):
 @pytest.mark.parametrize(
   "moment",
   [
-    # While the command is imported, and at the interpreter's end.
+    # While the command is imported, also by what an extension module runs, and
+    # at the interpreter's end.
     "sys.meta_path.insert(0, Interrupt())",
+    "sys.meta_path.insert(0, InExtension())",
     "atexit.register(signal.raise_signal, signal.SIGINT)",
   ],
 )
-def test_ctrl_c_before_and_after_the_work(moment):
+def test_ctrl_c_before_and_after_the_work(moment, tmp_path):
   program = f"""
-import atexit, signal, sys
+import atexit, ctypes, signal, sys
 from mtpjax.cli import main
 class Interrupt:
   def find_spec(self, name, path=None, target=None):
     if name == "mtpjax.cli.bench":
       signal.raise_signal(signal.SIGINT)
+class InExtension:
+  def find_spec(self, name, path=None, target=None):
+    if name == "mtpjax.cli.bench":
+      run = ctypes.pythonapi.PyRun_String
+      run.restype = ctypes.py_object
+      run.argtypes = [ctypes.c_char_p, ctypes.c_int, *[ctypes.py_object] * 2]
+      run(b"raise KeyboardInterrupt", 257, {{}}, {{}})
 {moment}
 sys.argv = ["mtpjax", "list"]
 sys.exit(main())
 """
+  # As a module, for which the interpreter looks at interrupts once more.
+  (tmp_path / "program.py").write_text(program)
+  root = pathlib.Path(__file__).parents[2]
   done = subprocess.run(
-    [sys.executable, "-c", program], capture_output=True, text=True
-  )
+    [sys.executable, "-m", "program"], capture_output=True, text=True,
+    cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(root)},
+  )  # fmt: skip
   assert (done.returncode, done.stderr) == (130, "mtpjax: interrupted\n")

@@ -110,6 +110,14 @@ def test_files_are_read(tmp_path, name, text):
   assert tree_files.parse_tree(str(path)) == TREE
 
 
+@pytest.mark.parametrize("name", ["tree.json", "choices.py"])
+def test_a_byte_order_mark_is_none_of_a_tree(tmp_path, name):
+  text = json.dumps(PATHS) if name == "tree.json" else f"mine = {PATHS}\n"
+  path = tmp_path / name
+  path.write_text(text, encoding="utf-8-sig")
+  assert tree_files.read_tree(path) == TREE
+
+
 def test_one_of_several_lists_is_chosen_by_name(tmp_path):
   path = write(tmp_path, "choices.py", f"one = [[0]]\ntwo = {PATHS}\n")
   assert tree_files.parse_tree(f"{path}:two") == TREE

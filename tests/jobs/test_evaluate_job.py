@@ -145,6 +145,9 @@ def test_the_rows_of_a_run_are_found_from_another_folder(
   assert mtpjax.load(run).open_rows("validation").path == root / "data"
   shutil.rmtree(root / "data")
   assert "not the data this run was trained on" in fails("evaluate", run)
+  file.write_text("[" * 100_000)
+  line = fails("evaluate", run)
+  assert "fingerprint.json: damaged; delete" in line
   shutil.rmtree("data")
   line = fails("evaluate", run)
   assert "no prepared data is there, nor near" in line

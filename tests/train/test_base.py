@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -164,6 +165,13 @@ def test_a_changed_or_missing_base_is_refused(root):
   tiny_runs.run(heads, root / "heads_2")
   mtpjax.load(root / "heads_2")
   (root / "base_2").rename(root / "base_3")
+  # Both moved: it is found next to the run, also to go on.
+  (root / "new").mkdir()
+  shutil.copytree(root / "base_3", root / "new" / "base_2")
+  shutil.copytree(root / "heads_2", root / "new" / "heads_2")
+  result, _ = tiny_runs.run(heads, root / "new" / "heads_2")
+  assert result["step"] == 5
+  shutil.rmtree(root / "new")
   with pytest.raises(UserError) as error:
     mtpjax.load(root / "heads_2")
   assert "base_2' is not there" in tiny_runs.one_line(error)

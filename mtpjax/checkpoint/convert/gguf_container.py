@@ -107,6 +107,11 @@ def read_container(path: pathlib.Path) -> Container:
     UserError: no such file, not GGUF, damaged, cut off, or no `gguf` library.
   """
   gguf = require_library(path)
+  if path.is_dir():
+    raise UserError(
+      f"{path}: is a folder; give the path of a .gguf file, or use `mtpjax "
+      "convert hf` for a Hugging Face folder"
+    )
   if not path.is_file():
     raise UserError(f"{path}: no such file; give the path of a .gguf file")
   if path.stat().st_size < 24:

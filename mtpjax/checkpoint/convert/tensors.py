@@ -109,9 +109,9 @@ class Safetensors:
 
   def _add_shards(self, index: pathlib.Path) -> None:
     try:
-      weight_map = json.loads(
-        index.read_text(encoding="utf-8"), object_pairs_hook=_once
-      )["weight_map"]
+      weight_map = json.loads(index.read_bytes(), object_pairs_hook=_once)[
+        "weight_map"
+      ]
       shards = sorted(set(weight_map.values()))
       is_local = all(pathlib.PurePath(shard).name == shard for shard in shards)
     except (

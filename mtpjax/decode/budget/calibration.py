@@ -1,7 +1,6 @@
 """What `mtpjax calibrate` found out, and what `--mode auto` reads."""
 
 import dataclasses
-import json
 import math
 import pathlib
 from collections.abc import Mapping
@@ -9,7 +8,7 @@ from typing import Any
 
 import jax
 
-from mtpjax.config import write_json
+from mtpjax.config import read_json, write_json
 from mtpjax.decode.budget.levels import Choice, Level, PassCosts
 from mtpjax.errors import UserError
 
@@ -137,7 +136,7 @@ class Calibration:
     if not path.is_file():
       raise UserError(f"mode: auto needs {path}, which is not there; {again}")
     try:
-      values = json.loads(path.read_text())
+      values = read_json(path)
       return cls(
         int(values["step"]),
         str(values["device"]),
@@ -145,9 +144,7 @@ class Calibration:
       )
     except UserError as error:
       raise UserError(f"{path}: is damaged ({error}); {again}") from error
-    except (
-      ValueError, KeyError, TypeError, OverflowError, RecursionError
-    ) as error:  # fmt: skip
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
       raise UserError(
         f"{path}: is damaged ({type(error).__name__}: {error}); {again}"
       ) from error
