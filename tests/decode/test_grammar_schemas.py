@@ -229,6 +229,33 @@ def test_what_cannot_be_held_to_is_named_with_its_place(schema, place, words):
   assert message.startswith(start) and words in message and "; " in message
 
 
+def test_a_name_fits_every_pattern_that_is_found_in_it():
+  schema = {
+    "patternProperties": {"a": {"type": "integer"}, "b": {"type": "null"}},
+    "additionalProperties": {"type": "string"},
+  }
+  assert takes(schema, '{"a": 1, "b": null, "c": ""}')
+  for text in ('"ab": 1', '"ab": null', '"a": ""', '"a": null', '"c": 1'):
+    assert not takes(schema, f"{{{text}}}"), text
+
+
+def test_a_name_that_only_some_validators_know_is_an_additional_one():
+  schema = {
+    "required": ["é"],
+    "patternProperties": {"^\\w$": {}},
+    "additionalProperties": False,
+  }
+  with pytest.raises(UserError, match="property 'é'"):
+    schema_dfa(schema, "it")
+  assert takes(schema | {"required": ["e"]}, '{"e": 1}')
+
+
+def test_references_are_followed_three_times():
+  schema = {"type": "object", "properties": {"n": {"$ref": "#"}}}
+  for n, takes_it in enumerate((True, True, True, True, False)):
+    assert takes(schema, '{"n":' * n + "{}" + "}" * n) == takes_it, n
+
+
 def test_places_are_pointers():
   odd = {"type": "array", "items": {"type": "array", "uniqueItems": True}}
   schema = {"$ref": "#/$defs/x~1y~0", "$defs": {"x/y~": odd}}
