@@ -131,6 +131,17 @@ class Loaded:
     return decode.decode_params(self.model, self.params)
 
   @property
+  def eos_ids(self) -> tuple[int, ...]:
+    """Ids that end a text: the tokenizer's that the model has, too."""
+    size = self.model.config.vocab_size
+    return tuple(i for i in self.tokenizer.eos_ids if i < size)
+
+  @functools.cached_property
+  def missing_ids(self) -> frozenset[int]:
+    """Ids of the model that the tokenizer lacks; never to be generated."""
+    return frozenset(range(self.model.config.vocab_size)) - self.tokenizer.ids
+
+  @property
   def max_length(self) -> int:
     """Tokens the model sees at most.
 
@@ -286,12 +297,10 @@ class Loaded:
     if "seed" not in overrides and not config.decode.seed:
       config = override_settings(config, {"seed": _new_seed()})
     settings = config.decode
-    size = self.model.config.vocab_size
-    # A tokenizer may have ids that its model does not, which never come.
-    eos_ids = tuple(i for i in self.tokenizer.eos_ids if i < size)
-    if ignore_eos:
-      eos_ids = ()
-    maker = RequestMaker(self.tokenizer, eos_ids, size)
+    eos_ids = () if ignore_eos else self.eos_ids
+    maker = RequestMaker(
+      self.tokenizer, eos_ids, self.missing_ids, self.model.config.vocab_size
+    )
     asked, requests = [], []
     for index, prompt in enumerate(prompts):
       where = f"prompt {index}"

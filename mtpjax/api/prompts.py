@@ -226,12 +226,16 @@ class RequestMaker:
   """Turns what is asked into requests; compiles each grammar once."""
 
   def __init__(
-    self, tokenizer: Tokenizer, eos_ids: Sequence[int], vocab_size: int
+    self,
+    tokenizer: Tokenizer,
+    eos_ids: Sequence[int],
+    missing_ids: frozenset[int],
+    vocab_size: int,
   ):
     self._tokenizer = tokenizer
     self._eos_ids = eos_ids
+    self._missing_ids = missing_ids
     self._vocab_size = vocab_size
-    self._missing_ids = frozenset(range(vocab_size)) - tokenizer.ids
     self._grammars: dict[tuple[str, str], grammar.Grammar] = {}
 
   def make(

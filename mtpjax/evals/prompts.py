@@ -16,6 +16,7 @@ def held_out_requests(
   n: int,
   prompt_length: int,
   new_tokens: int,
+  missing_ids: frozenset[int],
   temperature: float = 0.0,
   seed: int = 0,
 ) -> list[Request]:
@@ -27,6 +28,7 @@ def held_out_requests(
     prompt_length: tokens of a prompt; rows whose first document is shorter
       are passed over.
     new_tokens: tokens to generate.
+    missing_ids: see `decode.Request`.
     temperature: 0 is greedy.
     seed: of the noise.
 
@@ -56,12 +58,15 @@ def held_out_requests(
       f"{prompt_length} tokens of one document, {n} are asked for; take rows "
       "of more or longer documents (--data-path)"
     )
-  return class_requests({HELD_OUT: prompts}, new_tokens, temperature, seed)
+  return class_requests(
+    {HELD_OUT: prompts}, new_tokens, missing_ids, temperature, seed
+  )
 
 
 def class_requests(
   prompts: Mapping[str, Sequence[Sequence[int]]],
   new_tokens: int,
+  missing_ids: frozenset[int],
   temperature: float = 0.0,
   seed: int = 0,
 ) -> list[Request]:
@@ -70,6 +75,7 @@ def class_requests(
   Args:
     prompts: ids of the prompts of each class.
     new_tokens: tokens to generate.
+    missing_ids: see `decode.Request`.
     temperature: 0 is greedy.
     seed: of the noise.
 
@@ -77,7 +83,10 @@ def class_requests(
     The requests, class by class; those of a class differ in their noise.
   """
   return [
-    Request(tuple(ids), new_tokens, temperature, seed, index, kind=kind)
+    Request(
+      tuple(ids), new_tokens, temperature, seed, index,
+      missing_ids=missing_ids, kind=kind,
+    )
     for kind, own in prompts.items()
     for index, ids in enumerate(own)
-  ]
+  ]  # fmt: skip

@@ -124,7 +124,9 @@ def run(
     raise UserError(f"{place.path}: cannot be written to; copy it elsewhere")
   if prompts is None:
     rows = loaded.open_rows("validation", data_path)
-    make_requests = _of_rows(rows, prompt_length, new_tokens)
+    make_requests = _of_rows(
+      rows, prompt_length, new_tokens, loaded.missing_ids
+    )
   else:
     own = [
       loaded.encode(prompt, f"prompts {prompts}")
@@ -137,7 +139,7 @@ def run(
         f"--prompts {prompts}: half of the texts judge what the others bring; "
         "give two prompts or more"
       )
-    make_requests = _of_prompts(own, new_tokens)
+    make_requests = _of_prompts(own, new_tokens, loaded.missing_ids)
   rank = _Ranker(loaded, make_requests, texts, depths)
   widest = min(budget.MISS, model.config.vocab_size, 10)
   entries: list[Entry] = []
@@ -204,22 +206,30 @@ def run(
   return result
 
 
-def _of_rows(rows: Rows, prompt_length: int, new_tokens: int) -> MakeRequests:
+def _of_rows(
+  rows: Rows, prompt_length: int, new_tokens: int, missing_ids: frozenset[int]
+) -> MakeRequests:
   """Returns what makes requests of held-out rows."""
   length = min(prompt_length, rows.row_length // 2)
 
   def make(n: int, temperature: float) -> list[decode.Request]:
-    return held_out_requests(rows, n, length, new_tokens, temperature)
+    return held_out_requests(
+      rows, n, length, new_tokens, missing_ids, temperature
+    )
 
   return make
 
 
-def _of_prompts(prompts: list[list[int]], new_tokens: int) -> MakeRequests:
+def _of_prompts(
+  prompts: list[list[int]], new_tokens: int, missing_ids: frozenset[int]
+) -> MakeRequests:
   """Returns what makes requests of prompts, from the first when they end."""
 
   def make(n: int, temperature: float) -> list[decode.Request]:
     taken = [prompts[i % len(prompts)] for i in range(n)]
-    return class_requests({"prompts": taken}, new_tokens, temperature)
+    return class_requests(
+      {"prompts": taken}, new_tokens, missing_ids, temperature
+    )
 
   return make
 
@@ -257,7 +267,7 @@ def _decode(
 ) -> list[decode.Result]:
   return decode_texts(
     loaded.model, loaded.decode_params, tree, requests,
-    loaded.tokenizer.eos_ids,
+    loaded.eos_ids,
   )  # fmt: skip
 
 

@@ -82,8 +82,9 @@ def run(
   _require_rows(rows)
   if with_decoding:  # what it cannot do, it says before it works
     requests = held_out_requests(
-      rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS
-    )
+      rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS,
+      loaded.missing_ids,
+    )  # fmt: skip
     modes = ("next", "chain", "lookup")
     specs = mode_specs(loaded.model, modes, Stages.of(requests))
   mesh = loaded.model.mesh
@@ -186,6 +187,7 @@ def _by_class(
     prompts[kind] = class_requests(
       {kind: [loaded.encode(p, f"class {kind}") for p in PROMPT_CLASSES[kind]]},
       _NEW_TOKENS // 2,
+      loaded.missing_ids,
     )
   trees = {
     "chain": decode.Tree.chain(depths),
@@ -196,7 +198,7 @@ def _by_class(
   ) as progress:
     rows = report_classes(
       loaded.model, loaded.params, loaded.decode_params, prompts, trees,
-      loaded.tokenizer.eos_ids, progress.update,
+      loaded.eos_ids, progress.update,
     )  # fmt: skip
   table = rich.table.Table(
     title=rich.text.Text(

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from mtpjax.decode.grammar import compile as grammar_lib
-from mtpjax.decode.grammar import compile_json_schema, compile_regex
+from mtpjax.decode.grammar import compile_json_schema, compile_regex, regex
+from mtpjax.decode.grammar.repetitions import written_out
 from mtpjax.errors import UserError
 
 BYTES = {i: bytes([i]) for i in range(256)}
@@ -230,6 +231,27 @@ def failure(compiler, source, vocabulary=BYTES, eos_ids=(EOS,), vocab_size=257):
 def test_patterns_that_cannot_be_used(pattern, word):
   message = failure(compile_regex, pattern)
   assert word in message and repr(pattern) in message
+
+
+@pytest.mark.parametrize(
+  "pattern, n",
+  [
+    ("(a{1000}){1000}", 10**6), ("((a{1000}){1000}){1000}", 10**9),
+    ("(ab|c{3}){2,4}d{5,}", 4 * 5 + 5), (r"\w{2}\p{L}[\pL\]]{3}", 6 * 300),
+    (r"[]a]{7}[^]]{2}[[a-z]&&[^c]]", 7 + 20 + 10), ("a{0,9}\\{3}", 9 + 3),
+    (r"\(a{9}\)", 11), ("a*(b+)?", 2), (r"[\]{9}]{2}", 2), ("", 0),
+    (")a{3}", 4), ("((a{3}", 3), ("[a{3}", 1), (".{3}", 30),
+  ],
+)  # fmt: skip
+def test_repetitions_are_written_out(pattern, n):
+  assert written_out(pattern) == n
+
+
+def test_what_repeats_too_much_is_refused_before_it_is_made(monkeypatch):
+  monkeypatch.setattr(regex, "_index", None)
+  for pattern in (r"(a{1000}){1000}", r"(\w{99}){99}", "(.|((a{99}){99}){99})"):
+    message = failure(compile_regex, pattern)
+    assert "repetitions" in message and repr(pattern) in message
 
 
 def test_other_mistakes():

@@ -196,6 +196,73 @@ def test_what_cannot_be_held_to_is_named(schema, words):
   assert words in message and "\n" not in message
 
 
+@pytest.mark.parametrize("schema, place, words", [
+  ({"type": "array", "uniqueItems": True}, "a", "uniqueItems would not"),
+  ({"multipleOf": 0.01}, "a", "multipleOf"),
+  ({"allOf": [{"multipleOf": 2}, {"multipleOf": 3}]}, "a/allOf/0",
+   "several multipleOf"),
+  ({"items": {"format": "time"}}, "a/items", "format 'time'"),
+  ({"enum": ["x"], "format": "time"}, "a", "format 'time'"),
+  ({"pattern": "(?=a)"}, "a", "pattern '(?=a)'"),
+  ({"additionalProperties": {"nullable": True}}, "a/additionalProperties",
+   "nullable would not be heeded"),
+  ({"patternProperties": {"(": True}}, "a", "pattern '('"),
+  ({"anyOf": [{"$ref": "#/no"}, {}]}, "a/anyOf/0", "$ref '#/no' is nowhere"),
+  ({"minProperties": 3}, "a", "minProperties 3"),
+  ({"items": {"maxLength": 10**9, "type": "string"}}, "a/items", "states"),
+  ({"const": 3, "type": "string"}, "a", "admits nothing"),
+  ({"type": "object", "required": ["b"], "properties": {
+    "b": {"minItems": 3, "maxItems": 2}}}, "a/properties/b", "admits nothing"),
+  ({"oneOf": [{"multipleOf": 5}, {"multipleOf": 3}]}, "a/oneOf/1",
+   "multipleOf would not be heeded"),
+  ({"oneOf": [{"type": "null"}], "uniqueItems": True, "type": "array"}, "a",
+   "admits nothing"),
+  ({"$id": "b", "type": "null"}, "a", "$id"),
+  ({"allOf": [{"contains": {}}, {"contains": {}}]}, "a/allOf/0", "contains"),
+])  # fmt: skip
+def test_what_cannot_be_held_to_is_named_with_its_place(schema, place, words):
+  whole = {"properties": {"a": schema}, "required": ["a"]}
+  with pytest.raises(UserError) as caught:
+    schema_dfa(whole, "'it'")
+  message = str(caught.value)
+  start = f"grammar: JSON schema 'it': '#/properties/{place}': "
+  assert message.startswith(start) and words in message and "; " in message
+
+
+def test_a_name_fits_every_pattern_that_is_found_in_it():
+  schema = {
+    "patternProperties": {"a": {"type": "integer"}, "b": {"type": "null"}},
+    "additionalProperties": {"type": "string"},
+  }
+  assert takes(schema, '{"a": 1, "b": null, "c": ""}')
+  for text in ('"ab": 1', '"ab": null', '"a": ""', '"a": null', '"c": 1'):
+    assert not takes(schema, f"{{{text}}}"), text
+
+
+def test_a_name_that_only_some_validators_know_is_an_additional_one():
+  schema = {
+    "required": ["é"],
+    "patternProperties": {"^\\w$": {}},
+    "additionalProperties": False,
+  }
+  with pytest.raises(UserError, match="property 'é'"):
+    schema_dfa(schema, "it")
+  assert takes(schema | {"required": ["e"]}, '{"e": 1}')
+
+
+def test_references_are_followed_three_times():
+  schema = {"type": "object", "properties": {"n": {"$ref": "#"}}}
+  for n, takes_it in enumerate((True, True, True, True, False)):
+    assert takes(schema, '{"n":' * n + "{}" + "}" * n) == takes_it, n
+
+
+def test_places_are_pointers():
+  odd = {"type": "array", "items": {"type": "array", "uniqueItems": True}}
+  schema = {"$ref": "#/$defs/x~1y~0", "$defs": {"x/y~": odd}}
+  with pytest.raises(UserError, match=r"'#/\$defs/x~1y~0/items': unique"):
+    schema_dfa(schema, "it")
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_formats_are_held_to_alike_in_enum(name):
   with pytest.raises(UserError, match="admits nothing"):

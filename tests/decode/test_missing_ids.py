@@ -1,11 +1,14 @@
 """Ids that the tokenizer lacks are never generated, whoever drafts."""
 
 import dataclasses
+import pathlib
 
 import pytest
 from decoding import (
+  BLOCK,
   CHAIN,
   ROOT,
+  WIDE,
   V,
   multi_token_model,
   random_params,
@@ -15,17 +18,22 @@ from decoding import (
 )
 
 from mtpjax import decode
+from mtpjax.api import Loaded
 from mtpjax.api.prompts import RequestMaker, read_prompt
 from mtpjax.config import Config
 from mtpjax.data.tokenizers import ByteTokenizer
 from mtpjax.decode import batch as batches
 from mtpjax.errors import UserError
+from mtpjax.heads import MultiTokenModel
 
 MISSING = frozenset({0, 4, 7, V - 1})  # holes, and a padded end
 
 
 # Sampled and greedy rows; one set, so that programs are shared.
 REQUESTS = random_requests(0, 0.8)[:2] + random_requests(0, 0.0)[2:]
+
+
+EOS = min(set(range(V)) - MISSING)
 
 
 def results(tree, seed, program=None, **changes):
@@ -36,19 +44,35 @@ def results(tree, seed, program=None, **changes):
 
 
 @pytest.mark.parametrize(
-  "program",
+  "tree, program",
   [
-    {},
-    {"verifier": "rejection"},
-    {"verifier": "typical"},
-    {"verifier": "block", "drafter": "lookup"},
+    (CHAIN, {}),
+    (WIDE, {}),
+    (CHAIN, {"verifier": "rejection"}),
+    (CHAIN, {"verifier": "typical"}),
+    (CHAIN, {"verifier": "block", "drafter": "lookup"}),
   ],
 )
-def test_no_text_has_them_whoever_drafts(program):
+def test_no_text_has_them_whoever_drafts(tree, program):
   for seed in range(4):
-    for result in results(CHAIN, seed, program, missing_ids=MISSING):
+    for result in results(tree, seed, program, missing_ids=MISSING):
       assert not MISSING & {*result.ids}
       assert result.finish_reason == "length"
+
+
+def test_nor_where_ends_are_held_back_or_ignored():
+  """With few ids left, and what else bans some of them."""
+  few = frozenset(range(V)) - {EOS, 2, 3}
+  n = min(r.max_new_tokens for r in REQUESTS)
+  for least, eos_ids in ((n, (EOS,)), (0, (EOS,)), (0, ())):
+    held = results(
+      WIDE, 0, {"eos_ids": eos_ids}, missing_ids=few, min_new_tokens=least
+    )
+    for result in held:
+      assert {*result.ids} <= {EOS, 2, 3}
+      assert EOS not in result.ids[:least]
+    if not eos_ids:
+      assert {r.finish_reason for r in held} == {"length"}
 
 
 def test_the_others_are_drawn_as_with_a_bias_that_rules_out():
@@ -79,8 +103,14 @@ class Holes(ByteTokenizer):
 
 def test_what_a_tokenizer_lacks_goes_into_its_requests():
   def made(tokenizer, vocab_size, **own):
+    config = dataclasses.replace(
+      multi_token_model().config, vocab_size=vocab_size
+    )
+    model = MultiTokenModel(config, BLOCK, multi_token_model().mesh)
+    loaded = Loaded(Config(), model, None, tokenizer, pathlib.Path(), 0, "")
+    assert loaded.eos_ids == (257,)
     asked = read_prompt({"text": "a"} | own, Config(), "prompt 0")
-    maker = RequestMaker(tokenizer, (257,), vocab_size)
+    maker = RequestMaker(tokenizer, (257,), loaded.missing_ids, vocab_size)
     return maker.make(asked, [97], 0, "prompt 0")
 
   assert made(ByteTokenizer(), 258).missing_ids == frozenset()

@@ -20,7 +20,7 @@ NEW = 20
 BRANCHES = Tree.from_branching((2, 2))
 # Hot enough for drafts to be accepted: target and draft see the same noise.
 REQUESTS = class_requests(
-  {"b": [[1, 2, 3], [4], [5, 6]], "a": [[7, 8], [9]]}, NEW, 8.0
+  {"b": [[1, 2, 3], [4], [5, 6]], "a": [[7, 8], [9]]}, NEW, frozenset(), 8.0
 )
 
 

@@ -30,7 +30,9 @@ class FakeRows:
 
 
 def picked(rows, n, prompt_length=4, **options):
-  requests = held_out_requests(rows, n, prompt_length, 5, **options)
+  requests = held_out_requests(
+    rows, n, prompt_length, 5, frozenset(), **options
+  )
   assert all(len(set(r.ids)) == 1 for r in requests)
   assert {len(r.ids) for r in requests} == {prompt_length}
   return [r.ids[0] for r in requests]
@@ -55,21 +57,25 @@ def test_rows_whose_first_document_is_shorter_are_passed_over():
 
 
 def test_requests_differ_in_their_noise():
-  requests = held_out_requests(FakeRows(20), 3, 4, 5, 0.5, seed=7)
+  requests = held_out_requests(
+    FakeRows(20), 3, 4, 5, frozenset({9}), 0.5, seed=7
+  )
   assert [(r.seed, r.index) for r in requests] == [(7, 0), (7, 1), (7, 2)]
   assert {(r.max_new_tokens, r.temperature) for r in requests} == {(5, 0.5)}
   assert {r.kind for r in requests} == {"held-out"}
+  assert {r.missing_ids for r in requests} == {frozenset({9})}
 
 
 def test_requests_of_classes_come_class_by_class():
   prompts = {"b": [[1, 2], [3]], "a": [(4,)]}
-  requests = class_requests(prompts, 6, 0.5, seed=2)
+  requests = class_requests(prompts, 6, frozenset({9}), 0.5, seed=2)
   assert [(r.kind, r.ids, r.index) for r in requests] == [
     ("b", (1, 2), 0), ("b", (3,), 1), ("a", (4,), 0),
   ]  # fmt: skip
   assert {(r.max_new_tokens, r.temperature, r.seed) for r in requests} == {
     (6, 0.5, 2)
   }
+  assert {r.missing_ids for r in requests} == {frozenset({9})}
 
 
 def test_each_class_has_a_handful_of_short_texts_of_its_own():
@@ -91,5 +97,5 @@ def test_each_class_has_a_handful_of_short_texts_of_its_own():
 )
 def test_what_the_rows_cannot_give_is_one_line(n, prompt_length, words):
   with pytest.raises(UserError, match=words) as error:
-    held_out_requests(FakeRows(9), n, prompt_length, 5)
+    held_out_requests(FakeRows(9), n, prompt_length, 5, frozenset())
   assert "\n" not in str(error.value)

@@ -41,7 +41,9 @@ def test_shares_are_those_of_teacher_forced_heads(in_tiny_root):
   """Every position of the text again, by a forward pass and arg sorts."""
   loaded = mtpjax.load(WORKDIR)
   model, params = loaded.model, loaded.params
-  requests = class_requests({"x": [loaded.encode("def f1(x):")]}, 24)
+  requests = class_requests(
+    {"x": [loaded.encode("def f1(x):")]}, 24, loaded.missing_ids
+  )
   decoded = []
   [row] = report_classes(
     model, params, loaded.decode_params, {"x": requests},

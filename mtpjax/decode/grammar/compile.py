@@ -18,29 +18,15 @@ automaton, T tokens of the vocabulary, L bytes of the longest token.
 
 import json
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from mtpjax.decode.grammar.grammar import Grammar, shown
+from mtpjax.decode.grammar.regex import byte_automaton, reaching
 from mtpjax.decode.grammar.schema import schema_dfa
 from mtpjax.errors import UserError
 
-# Stands after every pattern, and no match ends before it. Without it the
-# automaton would prefer the first match that it finds: `a|ab` would end at a.
-# A noncharacter, which no text should hold: a text may end, but not go on,
-# after one.
-_END = "\U0010ffff"
-# Stands before it, with the empty text as the second choice of the whole, as
-# in `START(?:a|ab)END|`. outlines-core also builds the automaton of a match
-# that begins anywhere; a match at once, wherever that is, keeps it small (45 s
-# become 0.1 s for any JSON value). Two bytes, because outlines-core drops a
-# token after which it learns of a match that has ended.
-_START = "\0\0"
-_UNUSED = 258  # outlines-core wants the id of an EOS
-_MAX_STATES = 100_000  # of the byte automaton: a table of 100 MB
 # Of the token automaton. Where any character may follow, a state has nearly
 # the whole vocabulary: 8 bytes an edge here, and as many on the device.
 MAX_EDGES = 1 << 25
@@ -71,7 +57,7 @@ def compile_regex(
       text of this vocabulary matches, no EOS, an id that is too large, or
       outlines-core is not installed.
   """
-  automaton = _byte_automaton(pattern, shown(pattern))
+  automaton = byte_automaton(pattern, shown(pattern))
   return _compile(pattern, automaton, token_bytes, eos_ids, vocab_size)
 
 
@@ -183,7 +169,7 @@ def _compile(
   edges = _token_edges(table_NB, start, [texts[i] for i in ids], shown(source))
   successors = {state: set(np.unique(to).tolist()) for state, (_, to) in edges}
   is_kept_N = np.zeros(len(table_NB), bool)
-  is_kept_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = True
+  is_kept_N[list(reaching(successors, np.flatnonzero(is_final_N)))] = True
   if not is_kept_N[start]:
     raise UserError(
       f"grammar: {shown(source)} admits no text of this vocabulary; the "
@@ -213,45 +199,6 @@ def _compile(
   return Grammar(
     source, vocab_size, starts_G1, np.concatenate(tokens), np.concatenate(nexts)
   )
-
-
-def _byte_automaton(
-  pattern: str, name: str
-) -> tuple[np.ndarray, np.ndarray, int]:
-  """Returns table [N, 256], is_final [N] and the start; the last is dead.
-
-  From every state but the last a final one can be reached.
-  """
-  # First without parentheses, in which `a)(b` would be a pattern. The empty
-  # text as the first choice makes this cheap.
-  _index(f"|{pattern}", {b"\0": [0]}, pattern, name)
-  start, end = 256, 257
-  tokens = {bytes([byte]): [byte] for byte in range(256)}
-  tokens |= {_START.encode(): [start], _END.encode(): [end]}
-  index = _index(f"{_START}(?:{pattern}){_END}|", tokens, pattern, name)
-  transitions, ended = index.get_transitions(), index.get_final_states()
-  if len(transitions) > _MAX_STATES:
-    raise UserError(
-      f"grammar: {name} has {len(transitions)} states, more than the "
-      f"{_MAX_STATES} supported; repeat less, or bound the repetitions lower"
-    )
-  initial = transitions[index.get_initial_state()][start]
-  # Sorted: the order of the dictionary differs from run to run.
-  number = {s: n for n, s in enumerate(sorted({*transitions, *ended, initial}))}
-  dead = len(number)
-  table_NB = np.full((dead + 1, 256), dead, np.int32)
-  is_final_N = np.zeros(dead + 1, bool)
-  for state, row in transitions.items():
-    for byte, to in row.items():
-      if byte < 256:
-        table_NB[number[state], byte] = number[to]
-    is_final_N[number[state]] = row.get(end) in ended
-  successors = {n: set(table_NB[n].tolist()) for n in range(dead)}
-  is_dead_N = np.ones(dead + 1, bool)
-  is_dead_N[list(_reaching(successors, np.flatnonzero(is_final_N)))] = False
-  # Also what only spells _END out, byte by byte.
-  table_NB[is_dead_N[table_NB]] = dead
-  return table_NB, is_final_N, number[initial]
 
 
 def _token_edges(
@@ -295,64 +242,3 @@ def _token_edges(
     seen.update(new)
     queue.extend(new)
   return edges
-
-
-def _reaching(
-  successors: Mapping[int, Iterable[int]], goals: Iterable[int]
-) -> set[int]:
-  """Returns the states from which a goal can be reached, goals included."""
-  predecessors: dict[int, list[int]] = {}
-  for state, following in successors.items():
-    for to in following:
-      predecessors.setdefault(to, []).append(state)
-  queue = [int(goal) for goal in goals]
-  found = set(queue)
-  for state in queue:
-    new = [s for s in predecessors.get(state, ()) if s not in found]
-    found.update(new)
-    queue.extend(new)
-  return found
-
-
-def _outlines() -> Any:
-  try:
-    import outlines_core
-  except ModuleNotFoundError as error:
-    raise UserError(
-      "grammar: outlines-core is not installed; install mtpjax[grammar]"
-    ) from error
-  return outlines_core
-
-
-def _index(
-  padded: str,
-  tokens: Mapping[bytes, Sequence[int]],
-  pattern: str,
-  name: str,
-) -> Any:
-  """Returns outlines-core's automaton of the padded pattern."""
-  outlines = _outlines()
-  try:
-    return outlines.Index(padded, outlines.Vocabulary(_UNUSED, dict(tokens)))
-  except ValueError as error:
-    reason = str(error).partition("\n")[0]
-    if "incompatible" in reason:
-      raise UserError(
-        f"grammar: {name} admits no text, or a part of it never matches; the "
-        "whole text is matched anyhow: leave ^ and $ out"
-      ) from error
-    if "start state" in reason:
-      raise UserError(
-        f"grammar: {name} begins with an anchor; the whole text is matched "
-        "anyhow: leave ^ and $ out"
-      ) from error
-    try:  # Python often knows better what is wrong.
-      re.compile(pattern)
-    except re.error as better:
-      reason = str(better)
-    except RecursionError:
-      reason = "nested too deep"
-    raise UserError(
-      f"grammar: {name} can't be used as a regular expression ({reason}); "
-      "look-around, back-references and \\b never can"
-    ) from error

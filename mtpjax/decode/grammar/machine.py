@@ -16,7 +16,7 @@ S = TypeVar("S", bound=Hashable)
 
 
 class TooLarge(Exception):
-  """An automaton of too many states."""
+  """An automaton of too many states; of which schema, if that is known."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,6 +52,9 @@ class Dfa:
         return False
       state = self.step(state, symbol)
     return state is not None and state in self.finals
+
+
+NO_TEXT = Dfa((), frozenset())
 
 
 class Nfa:
@@ -197,7 +200,7 @@ def trimmed(
     kept |= new
     queue.extend(new)
   if 0 not in kept:
-    return Dfa((), frozenset())
+    return NO_TEXT
   numbers = {state: n for n, state in enumerate(sorted(kept))}
   return Dfa(
     [
@@ -268,7 +271,7 @@ def subtract(left: Dfa, right: Dfa) -> Dfa:
 
 
 def union(parts: Sequence[Dfa]) -> Dfa:
-  """Returns the texts in any of them."""
+  """Returns the texts in any of them; in none, no text."""
   parts = [part for part in parts if not part.is_empty]
   if len(parts) == 1:
     return parts[0]

@@ -278,8 +278,9 @@ def _random_model(
       0, config.model.vocab_size, (batch, settings.prompt_length)
     )
     return class_requests(
-      {"random": prompts.tolist()}, settings.new_tokens, temperature
-    )
+      {"random": prompts.tolist()}, settings.new_tokens, frozenset(),
+      temperature,
+    )  # fmt: skip
 
   return model, params, make_requests
 

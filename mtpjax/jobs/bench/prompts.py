@@ -82,8 +82,9 @@ def trained_requests(
     if kind == HELD_OUT:
       rows = loaded.open_rows("validation", data_path)
       requests = held_out_requests(
-        rows, max(batch, _HELD_OUT_PROMPTS), prompt_length, new_tokens
-      )
+        rows, max(batch, _HELD_OUT_PROMPTS), prompt_length, new_tokens,
+        loaded.missing_ids,
+      )  # fmt: skip
       prompts[kind] = [list(request.ids) for request in requests]
     else:
       prompts[kind] = [
@@ -93,4 +94,4 @@ def trained_requests(
   if file is not None:
     for kind, own in read_class_prompts(file).items():
       prompts.setdefault(kind, []).extend(map(loaded.encode, own))
-  return class_requests(prompts, new_tokens, temperature)
+  return class_requests(prompts, new_tokens, loaded.missing_ids, temperature)
