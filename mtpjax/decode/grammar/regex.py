@@ -9,7 +9,7 @@ import numpy as np
 from mtpjax.decode.grammar.repetitions import written_out
 from mtpjax.errors import UserError
 
-# Stands behind every pattern, and no match ends before it. Without it the
+# Stands after every pattern, and no match ends before it. Without it the
 # automaton would prefer the first match that it finds: `a|ab` would end at a.
 # A noncharacter, which no text should hold: a text may end, but not go on,
 # after one.
@@ -18,7 +18,7 @@ _END = "\U0010ffff"
 # in `START(?:a|ab)END|`. outlines-core also builds the automaton of a match
 # that begins anywhere; a match at once, wherever that is, keeps it small (45 s
 # become 0.1 s for any JSON value). Two bytes, because outlines-core drops a
-# token behind which it learns of a match that has ended.
+# token after which it learns of a match that has ended.
 _START = "\0\0"
 _UNUSED = 258  # outlines-core wants the id of an EOS
 _MAX_STATES = 100_000  # of the byte automaton: a table of 100 MB
