@@ -109,7 +109,7 @@ def _console() -> Any:
   import rich.console
 
   # Standard output is the caller's.
-  return rich.console.Console(stderr=True)
+  return rich.console.Console(stderr=True, markup=False, emoji=False)
 
 
 if not TYPE_CHECKING:

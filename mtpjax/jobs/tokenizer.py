@@ -13,7 +13,7 @@ from mtpjax.data import (
   size_of,
   train_bpe,
 )
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 from mtpjax.progress import Progress
 
 _MEGABYTE = 1_000_000
@@ -68,7 +68,7 @@ def train(
   fingerprint = load_tokenizer(str(out)).fingerprint
   console.print(
     f"{out}: {size:,} tokens, fingerprint {fingerprint[:12]}; use it with "
-    f"--data.tokenizer {out}",
+    f"--data.tokenizer {quoted(out)}",
     soft_wrap=True,
     markup=False,
   )
