@@ -42,7 +42,7 @@ from mtpjax.data import (
   with_bos,
 )
 from mtpjax.decode.budget import Calibration, Governor
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 from mtpjax.heads import MultiTokenModel, count_params
 
 
@@ -370,7 +370,7 @@ class Loaded:
     if calibration.step != self.step:
       _warn(
         f"{path} is of step {calibration.step}, this is step {self.step}; "
-        f"`mtpjax calibrate {self.workdir}` measures anew"
+        f"`mtpjax calibrate {quoted(self.workdir)}` measures anew"
       )
     temperatures = collections.Counter(r.temperature for r in requests)
     [(usual, _)] = temperatures.most_common(1)
@@ -381,8 +381,9 @@ class Loaded:
     if apart:
       _warn(
         f"mode auto: {path} was measured with {apart}, and its choice may be "
-        f"slow here; `mtpjax calibrate {self.workdir} --batches {batch} "
-        f"--temperatures {usual:g}` measures anew, with verifier coupled"
+        f"slow here; `mtpjax calibrate {quoted(self.workdir)} "
+        f"--batches {batch} --temperatures {usual:g}` measures anew, with "
+        "verifier coupled"
       )
     levels = entry.levels
     return decode.Spec.for_levels(self.model, settings, stages, levels), (

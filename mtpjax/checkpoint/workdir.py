@@ -24,7 +24,7 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax.checkpoint.lock import lock
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 
 # What a start leaves that failed before its first checkpoint, beside
 # config.json and data.json, and what another run would take for its own.
@@ -88,7 +88,7 @@ class WorkDir:
     if not self.path.is_dir():
       raise UserError(
         f"work directory {self.path}: not there; `mtpjax train EXPERIMENT "
-        f"--workdir {self.path}` makes it"
+        f"--workdir {quoted(self.path)}` makes it"
       )
     return config_lib.load_config(self.config)
 

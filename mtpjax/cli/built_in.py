@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 from mtpjax import config as config_lib
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 
 
 def add(commands: Any) -> None:
@@ -56,6 +56,7 @@ def _new(args: argparse.Namespace, console: Any) -> Any:
     raise UserError(f"{file}: is there already; give another name") from error
   console.print(
     f"{file} is a copy of {args.source}; change it, then: mtpjax prepare "
-    f"{file} && mtpjax train {file} --workdir runs/{file.stem}",
+    f"{quoted(file)} && mtpjax train {quoted(file)} --workdir "
+    f"{quoted(f'runs/{file.stem}')}",
     soft_wrap=True,
   )

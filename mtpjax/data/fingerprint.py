@@ -12,7 +12,7 @@ from mtpjax.data.document import Document, LongText
 from mtpjax.data.sources import read_documents
 from mtpjax.data.text_files import Count, ignore
 from mtpjax.data.tokenizers import Tokenizer
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 
 FORMAT = 1
 FILE = "fingerprint.json"
@@ -186,7 +186,7 @@ def load_fingerprint(path: str | pathlib.Path) -> dict[str, Any]:
   if not file.is_file():
     raise UserError(
       f"{path}: no prepared data there ({FILE} is missing); run "
-      f"`mtpjax prepare` with --data.path {path}"
+      f"`mtpjax prepare` with --data.path {quoted(path)}"
     )
   way_out = f"delete {path} and run `mtpjax prepare` again"
   try:

@@ -12,7 +12,7 @@ from mtpjax.data import (
   read_documents,
   train_bpe,
 )
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 from mtpjax.jobs.reading import Reading
 from mtpjax.progress import print_line
 
@@ -57,7 +57,7 @@ def train(
   print_line(
     console,
     f"{out}: {size:,} tokens, fingerprint {fingerprint[:12]}; use it with "
-    f"--data.tokenizer {out}",
+    f"--data.tokenizer {quoted(out)}",
   )
   return size
 

@@ -170,10 +170,11 @@ def run(
         ),
         state,
       )
-  step = int(state.step)
-  if step < config.train.steps:
-    say(f"stopped at step {step}, saved; the same command goes on from here")
-  return {"step": step, "workdir": str(place.path), "metrics": report.last}
+  return {
+    "step": int(state.step),
+    "workdir": str(place.path),
+    "metrics": report.last,
+  }
 
 
 def _base(config: Config, place: WorkDir) -> Base:

@@ -58,7 +58,7 @@ def train(run: Run, state: TrainState) -> TrainState:
 
   Metrics are fetched one step late, so that the device always has work, and
   once more before a save. SIGTERM or Ctrl-C ends the run after the current
-  step with a checkpoint.
+  step with a checkpoint; where they are ignored they stay so.
 
   Args:
     run: the parts.
@@ -69,13 +69,14 @@ def train(run: Run, state: TrainState) -> TrainState:
 
   Raises:
     UserError: a loss or gradient is not finite. No such state is saved.
+    KeyboardInterrupt: Ctrl-C has ended the run; its checkpoint is complete.
   """
   config = run.config.train
   meter = _Meter(run)
   late: tuple[int, StepMetrics] | None = None
   step = int(state.step)
   is_first = True
-  with _stop_signal() as is_stopped, run.loader.iterate(step) as batches:
+  with _stop_signal() as stop_signal, run.loader.iterate(step) as batches:
     while step < config.steps:
       run.note("compiling" if is_first else "training")
       batch = parallel.place_batch(next(batches), run.model.mesh)
@@ -85,7 +86,7 @@ def train(run: Run, state: TrainState) -> TrainState:
       if late is not None:
         meter.read(*late)
       late = step, metrics
-      is_last, is_stopping = step == config.steps, is_stopped()
+      is_last, is_stopping = step == config.steps, bool(stop_signal())
       is_saving = is_last or is_stopping or step % config.save_every == 0
       evaluate = run.evaluate if _is_due(step, config, is_last) else None
       if is_saving or evaluate:
@@ -114,6 +115,13 @@ def train(run: Run, state: TrainState) -> TrainState:
       is_first = False
   run.note("saving")
   run.store.wait()
+  if step < config.steps:
+    run.say(
+      f"stopped at step {step}, saved; the same command goes on from here"
+    )
+  if stop_signal() == signal.SIGINT:
+    # What would have followed is not wanted either.
+    raise KeyboardInterrupt
   return state
 
 
@@ -213,8 +221,8 @@ def _ways_out(config: config_lib.Config) -> str:
 
 
 @contextmanager
-def _stop_signal() -> Iterator[Callable[[], bool]]:
-  """Turns SIGTERM and Ctrl-C into a question the loop asks."""
+def _stop_signal() -> Iterator[Callable[[], int]]:
+  """Turns SIGTERM and Ctrl-C into a question the loop asks: which, or 0."""
   received: list[int] = []
 
   def note(number, frame):
@@ -224,13 +232,15 @@ def _stop_signal() -> Iterator[Callable[[], bool]]:
 
   try:
     previous = {
-      s: signal.signal(s, note) for s in (signal.SIGTERM, signal.SIGINT)
+      s: signal.signal(s, note)
+      for s in (signal.SIGTERM, signal.SIGINT)
+      if signal.getsignal(s) is not signal.SIG_IGN
     }
   except ValueError:  # not the main thread: its owner handles signals
-    yield lambda: False
+    yield lambda: 0
     return
   try:
-    yield lambda: bool(received)
+    yield lambda: received[0] if received else 0
   finally:
     for number, handler in previous.items():
       signal.signal(number, handler)

@@ -31,6 +31,9 @@ def markup(tree):
     called = ast.unparse(node.func)
     options = {each.arg: ast.unparse(each.value) for each in node.keywords}
     is_off = options.get("markup") == "False"
+    is_plain = is_off and options.get("emoji") == "False"
+    if called == "rich.console.Console" and is_plain:
+      continue
     if called in ("rich.console.Console", "Text.from_markup"):
       yield node.lineno
     if called.endswith("TextColumn") and not is_off:
@@ -51,6 +54,8 @@ def markup(tree):
   "source, found",
   [
     ("rich.console.Console()", 1),
+    ("rich.console.Console(markup=False)", 1),
+    ("rich.console.Console(markup=False, emoji=False)", 0),
     ("rich.markup.escape(path)", 1),
     ("TextColumn('{task.description}')", 1),
     ("TextColumn('{task.description}', markup=False)", 0),

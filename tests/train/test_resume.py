@@ -127,12 +127,15 @@ def test_a_killed_process_leaves_a_run_that_goes_on(made, straight, tmp_path):
   assert_same_run(made, workdir, straight)
 
 
-def test_sigterm_saves_exits_0_and_says_so(made, straight, tmp_path):
+@pytest.mark.parametrize(
+  "number, status", [(signal.SIGTERM, 0), (signal.SIGINT, 130)]
+)
+def test_a_signal_saves_and_says_so(made, straight, tmp_path, number, status):
   workdir = tmp_path / "run"
   child = run_child(
-    made, tmp_path / "exp", workdir, signal.SIGTERM, "step      8  train"
+    made, tmp_path / "exp", workdir, number, "step      8  train"
   )
-  assert child.returncode == 0, child.stderr
+  assert child.returncode == status, child.stderr
   (step,) = set(runs.saved_steps(workdir)) - {5}
   assert 8 <= step <= 10
   assert f"stopped at step {step}, saved" in child.stdout

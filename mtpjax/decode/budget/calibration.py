@@ -10,7 +10,7 @@ import jax
 
 from mtpjax.config import read_json, write_json
 from mtpjax.decode.budget.levels import Choice, Level, PassCosts
-from mtpjax.errors import UserError
+from mtpjax.errors import UserError, quoted
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +132,7 @@ class Calibration:
     Raises:
       UserError: there is none, or it is damaged.
     """
-    again = f"`mtpjax calibrate {path.parent}` makes it"
+    again = f"`mtpjax calibrate {quoted(path.parent)}` makes it"
     if not path.is_file():
       raise UserError(f"mode: auto needs {path}, which is not there; {again}")
     try:
@@ -154,7 +154,7 @@ class Calibration:
     if self.device != device_name():
       raise UserError(
         f"mode: auto: {path} was measured on {self.device}, this is "
-        f"{device_name()}; run `mtpjax calibrate {path.parent}` here"
+        f"{device_name()}; run `mtpjax calibrate {quoted(path.parent)}` here"
       )
 
   def nearest(self, batch: int, temperature: float) -> Entry:
