@@ -333,7 +333,11 @@ MISTAKES = {
     ["--mode", "lookup", "--draft-length", "4096"], "use at most 4096"
   ),
   "a chain past all memory": (
-    ["--mode", "lookup", "--draft-length", "999999999999"], "use at most 4096"
+    ["--mode", "lookup", "--draft-length", "4294967295"], "use at most 4096"
+  ),
+  "a chain past all integers": (
+    ["--mode", "lookup", "--draft-length", "999999999999"],
+    "must be below 4294967296",
   ),
   "passes past an integer": (
     ["--chunk-passes", "2147483648"], "must be below 2147483648"
