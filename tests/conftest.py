@@ -3,6 +3,7 @@
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,17 @@ cache_dir = tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+
+# What starts the tests in the background may have them ignore signals that
+# tests send to themselves and to programs, as shells and nohup do.
+DEFAULTS = {
+  signal.SIGINT: signal.default_int_handler,
+  signal.SIGTERM: signal.SIG_DFL,
+  signal.SIGHUP: signal.SIG_DFL,
+}
+for number, handler in DEFAULTS.items():
+  if signal.getsignal(number) is signal.SIG_IGN:
+    signal.signal(number, handler)
 
 
 def pytest_unconfigure():
