@@ -301,7 +301,7 @@ def test_mistakes(tmp_path):
   assert not (tmp_path / "data").exists()
   (tmp_path / "data").mkdir()
   (tmp_path / "data/thesis.tex").write_text("mine")
-  fails(lambda: prepared(tmp_path), "is not prepared data", "--data.path")
+  fails(lambda: prepared(tmp_path), "exists and is not empty", "--data.path")
   plain = tmp_path / "tokenizer.json"
   train_bpe(["words"], 258, plain)
   definition = json.loads(plain.read_text()) | {"added_tokens": []}

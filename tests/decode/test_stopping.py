@@ -33,6 +33,7 @@ class Letters:
   """A tokenizer of V tokens: letters, pairs of them, and halves of one."""
 
   vocab_size = V
+  ids = frozenset(range(V))
   bos_id = None
   fallback_ids = frozenset()
   pieces = (
