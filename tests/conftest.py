@@ -45,8 +45,10 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.
-# One per worker process.
-cache_dir = tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
+# One per worker process. Whoever runs the same tests again and again may name a
+# folder to keep.
+kept_cache = os.environ.get("MTPJAX_TESTS_CACHE", "")
+cache_dir = kept_cache or tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
 os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
@@ -64,7 +66,8 @@ for number, handler in DEFAULTS.items():
 
 
 def pytest_unconfigure():
-  shutil.rmtree(cache_dir, ignore_errors=True)
+  if not kept_cache:
+    shutil.rmtree(cache_dir, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True, scope="module")

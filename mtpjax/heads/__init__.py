@@ -3,11 +3,15 @@
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.flops import count_params, train_flops_per_token
 from mtpjax.heads.multi_token import HEADS, MultiTokenModel
+from mtpjax.heads.parts import EVERYTHING, PARTS, Trained
 
 __all__ = [
+  "EVERYTHING",
   "HEADS",
   "HeadContext",
   "MultiTokenModel",
+  "PARTS",
+  "Trained",
   "count_params",
   "train_flops_per_token",
 ]
