@@ -376,7 +376,9 @@ class Loaded:
     [(usual, _)] = temperatures.most_common(1)
     entry = calibration.nearest(batch, usual)
     # Greedy rows are judged alike by all verifiers.
-    verifier = settings.verifier if stages.is_sampled else "coupled"
+    verifier: decode.verifiers.Verifier = decode.verifiers.Coupled()
+    if stages.is_sampled:
+      verifier = decode.verifiers.of(settings)
     apart = entry.apart_from(batch, usual, verifier)
     if apart:
       _warn(

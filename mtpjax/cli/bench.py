@@ -113,9 +113,10 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
   )
   decode.add_argument(
     "--verifier",
-    choices=config_lib.VERIFIERS,
     default="coupled",
-    help="of drafts at a temperature; default coupled",
+    metavar="STR",
+    help="of drafts at a temperature: coupled, rejection, block or typical; "
+    "default coupled",
   )
   decode.add_argument(
     "--classes",

@@ -13,7 +13,7 @@ from mtpjax.config.builtin import (
   built_in_experiments,
   experiment_file,
 )
-from mtpjax.config.decode import DECODE_MODES, VERIFIERS, Decode
+from mtpjax.config.decode import DECODE_MODES, Decode
 from mtpjax.config.experiment import (
   Config,
   config_from_dict,
@@ -60,7 +60,6 @@ __all__ = [
   "Model",
   "Optim",
   "Train",
-  "VERIFIERS",
   "built_in_experiments",
   "config_from_dict",
   "differences",

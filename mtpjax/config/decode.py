@@ -13,7 +13,6 @@ from mtpjax.config.checks import (
 from mtpjax.errors import UserError
 
 DECODE_MODES = ("next", "heads-idle", "chain", "tree", "lookup", "auto")
-VERIFIERS = ("coupled", "rejection", "block", "typical")
 
 
 def _field(default, help, per_request=False):
@@ -104,7 +103,6 @@ class Decode:
   def __post_init__(self):
     check_kinds("decode", self)
     require_one_of("decode.mode", self.mode, DECODE_MODES)
-    require_one_of("decode.verifier", self.verifier, VERIFIERS)
     require_positive(
       "decode", self, "max_new_tokens", "chunk_passes", "batch_size",
       "lookup_ngram", "repetition_penalty", "typical_epsilon", "typical_delta",
@@ -153,7 +151,5 @@ class Decode:
       problem = "mode tree needs a tree, as --tree medusa-63 or --tree 4,2,1"
     elif self.draft_length and self.mode not in ("chain", "lookup"):
       problem = f"draft_length is for chain and lookup, not {self.mode}"
-    elif self.verifier == "block" and self.mode == "tree":
-      problem = "verifier block is for chains; take coupled or rejection"
     if problem:
       raise UserError(f"decode: {problem}")

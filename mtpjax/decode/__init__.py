@@ -1,5 +1,6 @@
 """Trees, drafts, verification and the decode loop."""
 
+from mtpjax.decode import verifiers
 from mtpjax.decode.controls import Stages
 from mtpjax.decode.loop import generate
 from mtpjax.decode.requests import Request, Result
@@ -18,4 +19,5 @@ __all__ = [
   "decode_params",
   "generate",
   "parse_tree",
+  "verifiers",
 ]

@@ -9,6 +9,7 @@ from mtpjax.decode.budget import Level
 from mtpjax.decode.controls import Stages
 from mtpjax.decode.tree import Tree
 from mtpjax.decode.tree_files import parse_tree
+from mtpjax.decode.verifiers import Coupled, Verifier
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -26,9 +27,7 @@ class Spec:
     stages: of the logits pipeline.
     drafter: "heads", "lookup" (n-grams of the text), or "idle": the heads run
       and nobody looks, to measure what they cost.
-    verifier: of rows at a temperature; one of `config.VERIFIERS`.
-    epsilon: of the lossy typical verifier.
-    delta: of the lossy typical verifier.
+    verifier: of rows at a temperature.
     lookup_ngram: longest n-gram that lookup searches for.
     kept_heads: heads whose caches are kept, at least those that this program
       drafts with; more, so that a later program can draft with them.
@@ -40,9 +39,7 @@ class Spec:
   tree: Tree
   stages: Stages = Stages()
   drafter: str = "heads"
-  verifier: str = "coupled"
-  epsilon: float = 0.09
-  delta: float = 0.3
+  verifier: Verifier = Coupled()
   lookup_ngram: int = 3
   kept_heads: int = 0
   room: int = 0
@@ -64,13 +61,15 @@ class Spec:
       raise UserError(
         f"tree: lookup drafts a chain, not {self.tree.size} nodes in branches"
       )
-    if self.verifier == "block":
-      verifiers.check_block(self.tree)
-    if self.verifier == "rejection":
-      verifiers.check_rejection(self.tree)
+    self.verifier.check(self.tree)
     kept = max(self.kept_heads, self.drafting_heads)
     object.__setattr__(self, "kept_heads", kept)
     object.__setattr__(self, "room", max(self.room, self.tree.max_depth + 1))
+
+  @property
+  def draws_apart(self) -> bool:
+    """Are drafts drawn with noise of their own, their probabilities known?"""
+    return self.stages.is_sampled and self.verifier.needs_draft_probs
 
   @property
   def drafting_heads(self) -> int:
@@ -119,8 +118,8 @@ class Spec:
         f"{', '.join(config_lib.DECODE_MODES)}"
       )
     return cls(
-      model, tree, stages, drafter, settings.verifier,
-      settings.typical_epsilon, settings.typical_delta, settings.lookup_ngram,
+      model, tree, stages, drafter, verifiers.of(settings),
+      settings.lookup_ngram,
     )  # fmt: skip
 
   @classmethod
@@ -149,8 +148,7 @@ class Spec:
     deepest = max(level.tree.max_depth for level in levels)
     return [
       cls(
-        model, level.tree, stages, "heads", settings.verifier,
-        settings.typical_epsilon, settings.typical_delta,
+        model, level.tree, stages, "heads", verifiers.of(settings),
         kept_heads=deepest, room=deepest + 1,
       )
       for level in levels

@@ -219,7 +219,7 @@ def noise_behind_root(spec: Spec, state: DecodeState) -> jax.Array | None:
   The token after a node of depth d, and a draft of depth d + 1, read [:, d].
   None in programs that are greedy or flip coins instead.
   """
-  flips_coins = spec.verifier != "coupled" and spec.tree.max_depth > 0
+  flips_coins = not spec.verifier.shares_noise and spec.tree.max_depth > 0
   if not spec.stages.is_sampled or flips_coins:
     return None
   n = 1 + max(spec.tree.max_depth, spec.drafting_heads)
@@ -272,19 +272,15 @@ def verify(
   targets_BQ = jnp.argmax(choose(controls, final_BQV, noise_BQV), axis=-1)
   matched = verifiers.match(tree, tokens_BQ, is_valid_BQ, targets_BQ)
   is_root = tree.max_depth == 0
-  if not spec.stages.is_sampled or spec.verifier == "coupled" or is_root:
+  if not spec.stages.is_sampled or spec.verifier.shares_noise or is_root:
     return matched
-  probs_BQV = jax.nn.softmax(final_BQV, axis=-1)
-  if spec.verifier == "typical":
-    conditionals = verifiers.typical(
-      tree, tokens_BQ, is_valid_BQ, probs_BQV, spec.epsilon, spec.delta
-    )
-  else:
-    assert drafts is not None and drafts.probs_BMV is not None
-    verifier = getattr(verifiers, spec.verifier)
-    conditionals = verifier(
-      tree, tokens_BQ, is_valid_BQ, probs_BQV, drafts.probs_BMV
-    )
+  conditionals = spec.verifier.judge(
+    tree,
+    tokens_BQ,
+    is_valid_BQ,
+    jax.nn.softmax(final_BQV, axis=-1),
+    None if drafts is None else drafts.probs_BMV,
+  )
   sampled = verifiers.sample(
     tree, tokens_BQ, conditionals,
     *noise.coins(controls.keys_B, state.length_B, tree.size),

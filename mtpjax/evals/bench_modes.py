@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from mtpjax import config as config_lib
-from mtpjax.decode import Spec, Stages, Tree, parse_tree
+from mtpjax.decode import Spec, Stages, Tree, parse_tree, verifiers
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -15,7 +15,8 @@ def default_modes(model: MultiTokenModel, verifier: str) -> tuple[str, ...]:
   modes = ["next"]
   if model.heads.chain_length:
     modes += ["heads-idle", "chain"]
-    modes += ["tree"] if verifier != "block" else []
+    settings = config_lib.Decode(verifier=verifier)
+    modes += [] if verifiers.of(settings).chains_only else ["tree"]
   return (*modes, "lookup")
 
 
@@ -45,8 +46,9 @@ def mode_spec(
   Raises:
     UserError: unknown, or not possible with these heads, tree and verifier.
   """
+  judge = verifiers.of(config_lib.Decode(verifier=verifier))
   if mode == "auto" and calibrated is not None:
-    return Spec(model, calibrated, stages, verifier=verifier)
+    return Spec(model, calibrated, stages, verifier=judge)
   if mode == "auto":
     raise UserError(
       "--modes: auto needs a work directory that `mtpjax calibrate` has seen"
@@ -58,7 +60,7 @@ def mode_spec(
   )
   if mode == "tree" and not tree and model.heads.chain_length:
     cut = parse_tree(DEFAULT_TREE).cut(model.heads.chain_length)
-    return Spec(model, cut, stages, verifier=verifier)
+    return Spec(model, cut, stages, verifier=judge)
   return Spec.for_mode(model, settings, stages)
 
 

@@ -248,6 +248,6 @@ def _is_coupled(spec: Spec) -> bool:
   """Does the program promise the very tokens of plain decoding?"""
   return (
     not spec.stages.is_sampled
-    or spec.verifier == "coupled"
+    or spec.verifier.shares_noise
     or spec.tree.max_depth == 0
   )

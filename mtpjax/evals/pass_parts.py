@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from mtpjax.decode import DecodeState, Spec, Stages
+from mtpjax.decode import DecodeState, Spec, Stages, verifiers
 from mtpjax.decode import step as passes
 from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.drafters.propose import fill_tree, propose
@@ -54,7 +54,9 @@ def measure_parts(trial: Trial) -> PassParts:
   """
   spec, params, tables = trial.spec, trial.params, trial.tables
   # What is run and committed does not depend on how it is chosen: one program.
-  plain = dataclasses.replace(spec, stages=Stages(), verifier="coupled")
+  plain = dataclasses.replace(
+    spec, stages=Stages(), verifier=verifiers.Coupled()
+  )
   state = trial.start()
   noise_BJV = _noise(spec, state)
   draft_secs, (tokens_BQ, is_valid_BQ, drafts) = _series(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from mtpjax.decode import DecodeState, Request, Result, Spec, Tree
+from mtpjax.decode import DecodeState, Request, Result, Spec, Tree, verifiers
 from mtpjax.decode import batch as batches
 
 _UNTIL_DONE = 1 << 30
@@ -46,7 +46,7 @@ class Trial:
     self.tables = packer.tables
     # Prompts know nothing of drafts, so modes share the program that runs them.
     self._prompt_spec = dataclasses.replace(
-      spec, tree=Tree.root(), drafter="heads", verifier="coupled"
+      spec, tree=Tree.root(), drafter="heads", verifier=verifiers.Coupled()
     )
     self._capacity = packer.capacity
     self._rows = list(range(len(requests)))

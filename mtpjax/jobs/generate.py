@@ -12,12 +12,14 @@ from typing import Any, TextIO
 import rich.console
 
 from mtpjax import api
+from mtpjax import config as config_lib
 from mtpjax.data import (
   TEMPLATE_FIELDS,
   decode_utf8,
   read_messages,
   require_unicode,
 )
+from mtpjax.decode import verifiers
 from mtpjax.errors import UserError
 from mtpjax.progress import Progress, print_line
 
@@ -126,6 +128,7 @@ def run(
       f"--out {out}: is for what comes of a file; give --prompts FILE too"
     )
   # Before anything is loaded: what cannot be kept is not worth its time.
+  api.override_settings(config_lib.Config(), overrides)
   with contextlib.nullcontext() if out is None else _new_file(out) as file:
     records = None if prompts is None else read_prompts(prompts)
     with Progress(console, f"loading {workdir}"):
@@ -156,8 +159,10 @@ def run(
   } - {None}
   notes = [f"{secs:.1f} s in all, with compilation"]
   notes += [f"seed {seed}" for seed in seeds]
-  if _is_lossy(loaded, overrides):
-    notes.append("verifier typical is LOSSY")
+  verifier = overrides.get("verifier", loaded.config.decode.verifier)
+  settings_of = config_lib.Decode(verifier=verifier)
+  if not verifiers.of(settings_of).is_lossless:
+    notes.append(f"verifier {verifier} is LOSSY")
   n_prompts = f"{len(rows)} prompt{'' if len(rows) == 1 else 's'}"
   print_line(
     console,
@@ -281,7 +286,3 @@ def _explained(out: pathlib.Path | None) -> Iterator[None]:
       f"--out {out}: cannot be written there ({error.strerror}); give a file "
       "of a folder that is there and can be written to"
     ) from error
-
-
-def _is_lossy(loaded: api.Loaded, overrides: dict[str, Any]) -> bool:
-  return overrides.get("verifier", loaded.config.decode.verifier) == "typical"

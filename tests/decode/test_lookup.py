@@ -20,6 +20,7 @@ from decoding import (
 
 from mtpjax import config as config_lib
 from mtpjax import decode
+from mtpjax.decode import verifiers
 from mtpjax.decode.drafters import lookup
 
 MODEL = multi_token_model()
@@ -145,7 +146,7 @@ def test_right_drafts_stand_when_rejection_verifies_them():
   asked = [decode.Request((*range(V), *range(3)), 21, 1e-3, index=b)
            for b in range(4)]  # fmt: skip
   for result in lookup_run(
-    MODEL, counter_params(), asked, verifier="rejection"
+    MODEL, counter_params(), asked, verifier=verifiers.Rejection()
   ):
     assert result.ids == tuple((3 + i) % V for i in range(21))
     assert result.passes == 6

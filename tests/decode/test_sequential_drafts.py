@@ -25,7 +25,7 @@ from programs import computations
 
 from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
-from mtpjax.decode import batch
+from mtpjax.decode import batch, verifiers
 from mtpjax.decode.drafters import sequential
 from mtpjax.decode.drafters.propose import propose
 from mtpjax.evals.candidate_ranks import candidate_ranks
@@ -194,7 +194,9 @@ def test_output_is_that_of_plain_decoding_and_ranks_of_chains_are_exact():
 def test_drafts_with_probabilities_are_drawn_along_what_was_drawn():
   stacked, params = parameters(4)
   asked = requests_of(1, 2, 6, 17, temperature=0.7)
-  spec, tables, state = start(MODEL, params, CHAIN, asked, verifier="rejection")
+  spec, tables, state = start(
+    MODEL, params, CHAIN, asked, verifier=verifiers.Rejection()
+  )
   state = advance(spec, params, tables, state, 2)
   with jax.default_matmul_precision("highest"):
     drafts, logits_BMV = drafts_and_logits(spec, params, tables, state)

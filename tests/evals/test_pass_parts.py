@@ -8,7 +8,7 @@ import pytest
 from tiny import multi_token_model
 
 from mtpjax.config import Heads
-from mtpjax.decode import Request, Spec, Stages, Tree, decode_params
+from mtpjax.decode import Request, Spec, Stages, Tree, decode_params, verifiers
 from mtpjax.decode.batch import Packer
 from mtpjax.evals import pass_parts
 from mtpjax.evals.trial import Trial
@@ -20,14 +20,17 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(
-  "verifier, tree", [("rejection", Tree.from_branching((2, 2)))]
+  "verifier, tree",
+  [(verifiers.Rejection(), Tree.from_branching((2, 2)))],
 )
 def test_parts_in_turn_make_a_step(verifier, tree):
   params = decode_params(MODEL, MODEL.init(jax.random.key(0)))
   spec = Spec(MODEL, tree, Stages.of(REQUESTS), verifier=verifier)
   packer = Packer.of(spec, REQUESTS, ())
   trial = Trial(spec, params, packer, REQUESTS)
-  plain = dataclasses.replace(spec, stages=Stages(), verifier="coupled")
+  plain = dataclasses.replace(
+    spec, stages=Stages(), verifier=verifiers.Coupled()
+  )
   whole, state = trial.start(), trial.start()
   for _ in range(3):
     whole = pass_parts._pass(spec, params, trial.tables, whole)

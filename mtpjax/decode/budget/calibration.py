@@ -10,6 +10,7 @@ import jax
 
 from mtpjax.config import read_json, write_json
 from mtpjax.decode.budget.levels import Choice, Level, PassCosts
+from mtpjax.decode.verifiers import Verifier, name_of
 from mtpjax.errors import UserError, quoted
 
 
@@ -45,7 +46,9 @@ class Entry:
         "and be plain decoding, the root alone; calibrate again"
       )
 
-  def apart_from(self, batch: int, temperature: float, verifier: str) -> str:
+  def apart_from(
+    self, batch: int, temperature: float, verifier: Verifier
+  ) -> str:
     """Returns what makes the entry say little of some way of decoding.
 
     Args:
@@ -61,8 +64,8 @@ class Entry:
       parts.append(f"batch {self.batch}, not {batch}")
     if (self.temperature > 0) != (temperature > 0):
       parts.append(f"temperature {self.temperature:g}, not {temperature:g}")
-    if verifier != "coupled":
-      parts.append(f"verifier coupled, not {verifier}")
+    if not verifier.shares_noise:
+      parts.append(f"verifier coupled, not {name_of(verifier)}")
     return "; ".join(parts)
 
   def to_dict(self) -> dict[str, Any]:

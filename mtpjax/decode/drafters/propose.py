@@ -15,11 +15,6 @@ from mtpjax.decode.state import DecodeState
 from mtpjax.decode.tree import Tree
 
 
-def _draws_apart(spec: Spec) -> bool:
-  """Are drafts drawn with noise of their own, their probabilities known?"""
-  return spec.stages.is_sampled and spec.verifier in ("rejection", "block")
-
-
 def propose(
   spec: Spec,
   params: Any,
@@ -46,12 +41,12 @@ def propose(
       state.length_B,
       spec.lookup_ngram,
       spec.tree.max_depth,
-      spec.model.config.vocab_size if _draws_apart(spec) else None,
+      spec.model.config.vocab_size if spec.draws_apart else None,
     )
   if not depths:
     return None
   noise_BMV = noise_BJV
-  if _draws_apart(spec):
+  if spec.draws_apart:
     noise_BMV = noise.draft_noise(
       state.controls.keys_B, state.length_B, depths,
       spec.model.config.vocab_size,
@@ -78,7 +73,7 @@ def propose(
       spec.tree.width,
     )
     probs_BMV = None
-    if _draws_apart(spec):
+    if spec.draws_apart:
       probs_BMV = jax.nn.softmax(final_BMV, axis=-1)
     return Drafts(candidates_BMC, scores_BMC > -jnp.inf, probs_BMV)
 
