@@ -30,8 +30,8 @@ class Block(Verifier):
     ):
       if parent != max(node - 1, 0) or rank:
         raise UserError(
-          f"verifier: block needs a chain of rank 0; node {node} has rank "
-          f"{rank} after node {parent}"
+          f"verifier: block is for chains of rank 0, and node {node} has rank "
+          f"{rank} after node {parent}; take coupled or rejection"
         )
 
   def judge(

@@ -42,9 +42,9 @@ class Typical(Verifier):
     """Accepts what is likely enough. LOSSY: changes the distribution of texts.
 
     A draft x passes if p(x) > min(epsilon, delta exp(-H(p))), p being the
-    target after its parent and H its entropy in nats. The longest path of drafts
-    that pass is accepted for sure, the likeliest of several. The last token is
-    drawn from the target.
+    target after its parent and H its entropy in nats. The longest path of
+    drafts that pass is accepted for sure, the likeliest of several. The last
+    token is drawn from the target.
 
     Args:
       tree: the tree.
