@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mtpjax.checkpoint.convert.gguf_container import Container
+from mtpjax.checkpoint.convert.containers.gguf import Container
 from mtpjax.errors import UserError
 
 _UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6

@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from mtpjax import config as config_lib
-from mtpjax.checkpoint.convert import companions
 from mtpjax.checkpoint.convert.assemble import assemble
-from mtpjax.checkpoint.convert.gguf_container import (
+from mtpjax.checkpoint.convert.containers.gguf import (
   Container,
+  GgufTensors,
   read_container,
-  require_library,
 )
-from mtpjax.checkpoint.convert.gguf_tokenizer import tokenizer_files
+from mtpjax.checkpoint.convert.format import Format, Source
+from mtpjax.checkpoint.convert.formats.gguf_tokenizer import tokenizer_files
 from mtpjax.checkpoint.convert.layout import lm_leaves
-from mtpjax.checkpoint.convert.source import NO_HEADS, Source
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -61,7 +60,7 @@ _LLAMA3_ROPE = {
 }
 
 
-def open_gguf(path: str | pathlib.Path) -> Source:
+def open(path: pathlib.Path) -> Source:
   """Opens a GGUF file of a Llama, Mistral, SmolLM, Qwen2 or Qwen3 model.
 
   Args:
@@ -75,12 +74,10 @@ def open_gguf(path: str | pathlib.Path) -> Source:
     UserError: the file is not GGUF, cut off or damaged, or of an architecture,
       a type of tensors or a tokenizer that is not supported.
   """
-  path = pathlib.Path(path)
   container = read_container(path)
   _require_whole(container)
   architecture = container.field("general.architecture", str, ...)
   model = _model(container, architecture)
-  files = tokenizer_files(container)
   leaves = lm_leaves(model, GGUF_NAMES, paired=_IS_PAIRED[architecture])
   tensors = GgufTensors(container)
 
@@ -101,10 +98,9 @@ def open_gguf(path: str | pathlib.Path) -> Source:
     digest = hashlib.file_digest(file, "sha256").hexdigest()
   return Source(
     model=model,
-    heads=NO_HEADS,
+    heads=config_lib.Heads.none(),
     load=load,
-    files=files,
-    data=companions.data_fields(path, files, model.vocab_size),
+    tokenizer=tokenizer_files(container),
     origin={
       "format": "gguf",
       "path": str(path.absolute()),
@@ -116,54 +112,9 @@ def open_gguf(path: str | pathlib.Path) -> Source:
   )
 
 
-class GgufTensors:
-  """Tensors of a GGUF file, dequantised to float32 as they are read."""
-
-  def __init__(self, container: Container):
-    """Wraps the tensors of an opened file."""
-    self.source = str(container.path)
-    self._tensors = container.tensors
-    self._gguf = require_library(container.path)
-    # What was read last: devices cut one tensor along its columns in turn.
-    self._last: tuple[Any, np.ndarray] | None = None
-
-  def names(self) -> list[str]:
-    """Returns the names of all tensors."""
-    return list(self._tensors)
-
-  def shape(self, name: str) -> tuple[int, ...]:
-    """Returns the shape of a tensor, rows first."""
-    return self._tensors[name].shape
-
-  def read(
-    self, name: str, rows: slice = slice(None), columns: slice = slice(None)
-  ) -> np.ndarray:
-    """Dequantises some rows of a tensor; see `Tensors.read`."""
-    stored = self._tensors[name]
-    if len(stored.shape) == 1:
-      # One row: there is nothing to leave out before the end.
-      return self._dequantise(name, slice(None))[rows]
-    return self._dequantise(name, rows)[:, columns]
-
-  def _dequantise(self, name: str, rows: slice) -> np.ndarray:
-    key = (name, rows.start, rows.stop, rows.step)
-    if self._last is None or self._last[0] != key:
-      self._last = None  # frees it before the next is made
-      stored = self._tensors[name]
-      kind = self._gguf.GGMLQuantizationType(stored.number)
-      blocks = np.ascontiguousarray(
-        stored.blocks[rows] if stored.blocks.ndim > 1 else stored.blocks
-      )
-      # Scales of a damaged block can be anything.
-      with np.errstate(all="ignore"):
-        values = self._gguf.dequantize(blocks, kind)
-      if not np.isfinite(values).all():
-        raise UserError(
-          f"{self.source}: damaged: the tensor {name} holds values that are "
-          "not finite; copy the file again"
-        )
-      self._last = (key, values)
-    return self._last[1]
+FORMAT = Format(
+  help="a GGUF file, its tokenizer included", metavar="FILE", open=open
+)
 
 
 def _require_whole(container: Container) -> None:

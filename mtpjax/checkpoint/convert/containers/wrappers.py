@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtpjax.checkpoint.convert.tensors import Tensors
+from mtpjax.checkpoint.convert.containers.tensors import Tensors
 from mtpjax.errors import UserError
 
 # torch.compile, FSDP and activation checkpointing put one wherever they wrap.

@@ -1,50 +1,28 @@
-"""Named tensors in files, read part by part."""
+"""Safetensors, read part by part and written tensor by tensor.
 
+The `safetensors` library reads; to write it would want all tensors of a file in
+memory. A file is the length of its header (8 bytes, little-endian), the header
+(JSON: dtype, shape and offsets by name), the data.
+"""
+
+import functools
 import json
 import pathlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
+from mtpjax.checkpoint.convert.disassemble import StoredTensor
 from mtpjax.errors import UserError
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _FLOATS = ("F64", "F32", "F16", "BF16")
-
-
-class Tensors(Protocol):
-  """Named tensors of some file or folder.
-
-  Attributes:
-    source: the file or folder, for errors.
-  """
-
-  source: str
-
-  def names(self) -> Sequence[str]:
-    """Returns the names of all tensors."""
-
-  def shape(self, name: str) -> tuple[int, ...]:
-    """Returns the shape of a tensor as it is stored."""
-
-  def read(
-    self, name: str, rows: slice = slice(None), columns: slice = slice(None)
-  ) -> np.ndarray:
-    """Reads a part of a tensor, in a floating dtype.
-
-    Args:
-      name: one of `names`.
-      rows: of the first axis.
-      columns: of the second axis, where there is one.
-
-    Returns:
-      The part, in the dtype it is stored in (or comes out of dequantisation).
-
-    Raises:
-      UserError: the file is damaged, or the tensor holds no such numbers.
-    """
+_DTYPES = {
+  "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16",
+}  # fmt: skip
 
 
 class Safetensors:
@@ -168,3 +146,90 @@ def _what_is_missing(path: pathlib.Path) -> str:
       "with save_pretrained(..., safe_serialization=True)"
     )
   return f"has neither {_SINGLE} nor {_INDEX}"
+
+
+def write_folder(
+  folder: pathlib.Path,
+  tensors: Sequence[StoredTensor],
+  dtype: str,
+  max_shard_bytes: int,
+  on_written: Callable[[int], None] = lambda n_values: None,
+) -> None:
+  """Writes model.safetensors, or shards of it and their index.
+
+  Args:
+    folder: where; it exists.
+    tensors: in the order they are written in.
+    dtype: to write them in.
+    max_shard_bytes: the most bytes of tensors in a file; a larger tensor has a
+      file of its own.
+    on_written: called with the number of values written so far.
+  """
+  width = jnp.dtype(dtype).itemsize
+  shards = _shards(tensors, max_shard_bytes // width)
+  names = [_SINGLE]
+  if len(shards) > 1:
+    n = len(shards)
+    names = [f"model-{i + 1:05}-of-{n:05}.safetensors" for i in range(n)]
+    weight_map = {
+      tensor.name: name
+      for name, shard in zip(names, shards, strict=True)
+      for tensor in shard
+    }
+    size = width * sum(tensor.size() for tensor in tensors)
+    index = {"metadata": {"total_size": size}, "weight_map": weight_map}
+    text = json.dumps(index, indent=2) + "\n"
+    (folder / _INDEX).write_text(text, encoding="utf-8")
+  n_before = 0
+  for name, shard in zip(names, shards, strict=True):
+    tell = functools.partial(_tell_sum, on_written, n_before)
+    write_file(folder / name, shard, dtype, tell)
+    n_before += sum(tensor.size() for tensor in shard)
+
+
+def _tell_sum(tell: Callable[[int], None], before: int, n_values: int) -> None:
+  tell(before + n_values)
+
+
+def write_file(
+  path: pathlib.Path,
+  tensors: Sequence[StoredTensor],
+  dtype: str,
+  on_written: Callable[[int], None] = lambda n_values: None,
+) -> None:
+  """Writes tensors to one file; see `write_folder`."""
+  header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+  end = 0
+  for tensor in tensors:
+    start, end = end, end + tensor.size() * jnp.dtype(dtype).itemsize
+    header[tensor.name] = {
+      "dtype": _DTYPES[dtype],
+      "shape": tensor.shape,
+      "data_offsets": (start, end),
+    }
+  text = json.dumps(header, separators=(",", ":")).encode()
+  text += b" " * (-len(text) % 8)  # the data begins aligned
+  n_written = 0
+  with path.open("wb") as file:
+    file.write(len(text).to_bytes(8, "little"))
+    file.write(text)
+    for tensor in tensors:
+      values = tensor.read(jnp.dtype(dtype))
+      file.write(values.reshape(-1).view(np.uint8).data)
+      n_written += tensor.size()
+      on_written(n_written)
+
+
+def _shards(
+  tensors: Sequence[StoredTensor], most: int
+) -> list[list[StoredTensor]]:
+  """Cuts the list so that each part has at most so many values."""
+  shards: list[list[StoredTensor]] = [[]]
+  room = most
+  for tensor in tensors:
+    if shards[-1] and tensor.size() > room:
+      shards.append([])
+      room = most
+    shards[-1].append(tensor)
+    room -= tensor.size()
+  return shards

@@ -9,7 +9,6 @@ of the latter, and every head reads what the last of `layers` reads:
   trunk                  | offset 1  | offsets 2 to 4
 """
 
-import dataclasses
 import functools
 import pathlib
 from typing import Any
@@ -17,13 +16,14 @@ from typing import Any
 import jax.numpy as jnp
 
 from mtpjax import config as config_lib
-from mtpjax.checkpoint.convert import companions
 from mtpjax.checkpoint.convert.assemble import assemble
-from mtpjax.checkpoint.convert.layout import Leaf, block_leaves, lm_leaves
-from mtpjax.checkpoint.convert.source import NO_HEADS, Source
-from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
-from mtpjax.checkpoint.convert.torch_archive import TorchArchive
-from mtpjax.checkpoint.convert.wrappers import unwrapped
+from mtpjax.checkpoint.convert.containers.safetensors import Safetensors
+from mtpjax.checkpoint.convert.containers.tensors import Tensors
+from mtpjax.checkpoint.convert.containers.torch_archive import TorchArchive
+from mtpjax.checkpoint.convert.containers.wrappers import unwrapped
+from mtpjax.checkpoint.convert.format import Format, Source
+from mtpjax.checkpoint.convert.layout import below, block_leaves, lm_leaves
+from mtpjax.config.published import read_object
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -51,7 +51,7 @@ _SILENT_FIELDS = {
 }  # fmt: skip
 
 
-def open_meta(path: str | pathlib.Path) -> Source:
+def open(path: pathlib.Path) -> Source:
   """Opens a folder of params.json, consolidated.00.pth and tokenizer.json.
 
   Args:
@@ -65,7 +65,6 @@ def open_meta(path: str | pathlib.Path) -> Source:
     UserError: a file is missing or damaged, the weights are in several parts,
       or params.json says something that is not supported.
   """
-  path = pathlib.Path(path)
   if not path.is_dir():
     what = "is a file" if path.exists() else "no such folder"
     raise UserError(
@@ -85,13 +84,11 @@ def open_meta(path: str | pathlib.Path) -> Source:
     TorchArchive(weights) if weights.suffix == ".pth" else Safetensors(weights)
   )
   model, heads = _read_model(params, tensors)
-  files = companions.read_files(path)
   return Source(
     model=model,
     heads=heads,
     load=functools.partial(_load, tensors),
-    files=files,
-    data=companions.data_fields(path, files, model.vocab_size),
+    tokenizer=path,
     origin={
       "format": "meta",
       "path": str(path.absolute()),
@@ -100,26 +97,25 @@ def open_meta(path: str | pathlib.Path) -> Source:
   )
 
 
+FORMAT = Format(
+  help="Meta's own layout: consolidated.*.pth and params.json", open=open
+)
+
+
 def _load(
   tensors: Tensors, model: MultiTokenModel, **kwargs: Any
 ) -> dict[str, Any]:
   # In one go: names and shapes of all are checked before anything is read, and
   # nothing that is stored is left out.
-  leaves = _below("lm", lm_leaves(model.config, META_NAMES, paired=True))
+  leaves = below("lm", lm_leaves(model.config, META_NAMES, paired=True))
   if model.heads.n_extra:
-    leaves += _below("heads", block_leaves(
+    leaves += below("heads", block_leaves(
       model.config, _LAYER_NAMES, "layer", "extra_heads.{i}.", paired=True
     ))  # fmt: skip
   return assemble(
     model.abstract(), leaves, tensors, model.mesh,
     lambda name: name == _FREQUENCIES, **kwargs,
   )  # fmt: skip
-
-
-def _below(path: str, leaves: list[Leaf]) -> list[Leaf]:
-  return [
-    dataclasses.replace(leaf, path=f"{path}/{leaf.path}") for leaf in leaves
-  ]
 
 
 def _weights_file(path: pathlib.Path) -> pathlib.Path:
@@ -146,7 +142,7 @@ class _Params:
 
   def __init__(self, path: pathlib.Path):
     self.path = path
-    self._values = companions.read_json(path)
+    self._values = read_object(path)
     self._seen = set(_SILENT_FIELDS)
 
   def number(
@@ -246,7 +242,7 @@ def _read_model(
   except UserError as error:
     raise UserError(f"{params.path}: {error}") from error
   if n_future == 1:
-    return model, NO_HEADS
+    return model, config_lib.Heads.none()
   return model, config_lib.Heads(
     kind="block",
     tap="before_last",

@@ -1,13 +1,65 @@
-"""Fields of a published configuration, read with errors that name them."""
+"""What others publish: JSON and its fields, read with errors that name them.
 
+Files of other programs are read through this, whatever they describe: a model,
+a tokenizer, the metadata of a container.
+"""
+
+import codecs
+import json
 import math
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from mtpjax import config as config_lib
+from mtpjax.config.values import shown
 from mtpjax.errors import UserError
 
 _MOST = 2**31  # of anything that is counted
+
+
+def read_text(path: pathlib.Path) -> str:
+  """Returns the text of a file, line ends as they are; it must be UTF-8."""
+  try:
+    return path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8")
+  except UnicodeDecodeError as error:
+    raise UserError(
+      f"{path}: is not UTF-8 at byte {error.start}; copy it again"
+    ) from error
+
+
+def read_object(path: pathlib.Path) -> dict[str, Any]:
+  """Returns the JSON object in a file; UserError if there is none."""
+  if not path.is_file():
+    raise UserError(f"{path}: no such file; copy it from where the weights are")
+  return parse_object(read_text(path), str(path))
+
+
+def parse_object(text: str, source: str) -> dict[str, Any]:
+  """Returns the JSON object that a text is.
+
+  Args:
+    text: JSON.
+    source: the file, for errors.
+
+  Raises:
+    UserError: it is no JSON object.
+  """
+  try:
+    values = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise UserError(f"{source}: not valid JSON ({error}); copy it again") from (
+      error
+    )
+  except RecursionError as error:
+    raise UserError(f"{source}: nested out of all measure") from error
+  except ValueError as error:  # Python's limit of digits
+    raise UserError(f"{source}: has a number out of all measure") from error
+  if not isinstance(values, dict):
+    raise UserError(
+      f"{source}: is no JSON object of fields but a {type(values).__name__}; "
+      "copy it again"
+    )
+  return values
 
 
 class Fields:
@@ -61,10 +113,22 @@ class Fields:
       raise self.error(name, "is not a list of texts")
     return value
 
+  def ids(self, name: str) -> tuple[int, ...]:
+    """Returns ids: one, a list of them, or none where there is null."""
+    value = self.get(name)
+    found = value if isinstance(value, list) else [value]
+    if value is None:
+      return ()
+    if not all(isinstance(i, int) and not isinstance(i, bool) for i in found):
+      raise self.error(
+        name, "is neither a whole number nor a list of them; correct it"
+      )
+    return tuple(found)
+
   def error(self, name: str, what: str) -> UserError:
     """Returns an error that names a field and its value."""
-    shown = config_lib.shown(self.get(name))
-    return UserError(f"{self.source}: {name} {shown} {what}")
+    value = shown(self.get(name))
+    return UserError(f"{self.source}: {name} {value} {what}")
 
   def _of_kind(
     self, name: str, kind: Any, called: str, default: Any = None

@@ -12,25 +12,26 @@ in that of version 2. Heads that came with their model in one checkpoint have
 Axes: D width, V vocabulary, M heads.
 """
 
-import dataclasses
-import json
+import functools
 import pathlib
 import re
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
 from mtpjax import config as config_lib
-from mtpjax.checkpoint.convert import companions
 from mtpjax.checkpoint.convert.assemble import assemble
+from mtpjax.checkpoint.convert.containers.safetensors import (
+  Safetensors,
+  write_file,
+)
+from mtpjax.checkpoint.convert.containers.tensors import Tensors
+from mtpjax.checkpoint.convert.containers.torch_archive import TorchArchive
+from mtpjax.checkpoint.convert.containers.wrappers import unwrapped
+from mtpjax.checkpoint.convert.disassemble import disassemble
 from mtpjax.checkpoint.convert.families import FAMILIES
+from mtpjax.checkpoint.convert.format import Format, Source, Target, Written
 from mtpjax.checkpoint.convert.layout import Leaf
-from mtpjax.checkpoint.convert.tensors import Safetensors, Tensors
-from mtpjax.checkpoint.convert.torch_archive import TorchArchive
 from mtpjax.checkpoint.convert.unknown import check_unknown
-from mtpjax.checkpoint.convert.wrappers import unwrapped
+from mtpjax.config.published import read_object
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -40,44 +41,7 @@ _PREFIX = "medusa_head."
 _NAME = re.compile(r"(\d+)\.(\d+)\.(linear\.weight|linear\.bias|weight)")
 
 
-@dataclasses.dataclass(frozen=True)
-class MedusaHeads:
-  """Published heads, opened but not yet read.
-
-  Attributes:
-    heads: how many, how deep, and whether with unembeddings of their own.
-    base_name: the model they were trained on, as their config.json has it.
-    notes: what their config.json says that is not so; one line each.
-  """
-
-  heads: config_lib.Heads
-  base_name: str
-  notes: tuple[str, ...]
-  _tensors: Tensors
-  _prefix: str
-
-  def load(self, model: MultiTokenModel, **kwargs: Any) -> Any:
-    """Reads the parameters of the heads of a model, params["heads"].
-
-    Args:
-      model: with heads like these; its mesh and dtypes are used.
-      **kwargs: `on_read`, see `assemble`.
-
-    Returns:
-      The tree of arrays, stacked [M, ...].
-
-    Raises:
-      UserError: a tensor is missing, not used, damaged, or of another width
-        or vocabulary than the model.
-    """
-    return assemble(
-      model.abstract()["heads"], _leaves(self.heads, self._prefix),
-      self._tensors, model.mesh,
-      lambda name: not name.startswith(self._prefix), **kwargs,
-    )  # fmt: skip
-
-
-def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
+def open(path: pathlib.Path) -> Source:
   """Opens Medusa heads.
 
   Args:
@@ -85,14 +49,13 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
       folder with a whole model whose heads are named `medusa_head.`.
 
   Returns:
-    The heads, as many as there are in the file.
+    The heads, as many as there are in the file; without a model.
 
   Raises:
     UserError: no such files, heads left out in the numbering, or tensors that
       are none of a head.
   """
-  path = pathlib.Path(path)
-  tensors = unwrapped(_open(path))
+  tensors = unwrapped(_open_tensors(path))
   names = list(tensors.names())
   prefix = _PREFIX if any(name.startswith(_PREFIX) for name in names) else ""
   parts: dict[tuple[int, int, str], str] = {}
@@ -132,11 +95,15 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
     unembedding="copied" if is_copied else "shared",
   )
   config = _read_config(path)
-  notes = _check_config(config, tensors.source)
-  return MedusaHeads(
+  return Source(
     heads,
-    str(config.get("base_model_name_or_path") or ""),
-    notes
+    functools.partial(_load, tensors, heads, prefix),
+    origin={
+      "format": "medusa",
+      "path": str(path.absolute()),
+      "base_name": str(config.get("base_model_name_or_path") or ""),
+    },
+    notes=_check_config(config, tensors.source)
     + tuple(
       f"{tensors.source}: has {there} {called}, its config.json says {said!r}"
       for key, called, there in (
@@ -145,32 +112,53 @@ def read_medusa(path: str | pathlib.Path) -> MedusaHeads:
       )
       if (said := config.get(key, there)) != there
     ),
-    tensors,
-    prefix,
   )
 
 
-def write_medusa(
-  folder: str | pathlib.Path,
+def _load(
+  tensors: Tensors,
   heads: config_lib.Heads,
-  params: Any,
-  base_name: str,
-  dtype: str,
-) -> None:
+  prefix: str,
+  model: MultiTokenModel,
+  **kwargs: Any,
+) -> dict[str, Any]:
+  params = assemble(
+    model.abstract()["heads"], _leaves(heads, prefix), tensors, model.mesh,
+    lambda name: not name.startswith(prefix), **kwargs,
+  )  # fmt: skip
+  return {"heads": params}
+
+
+def write(folder: pathlib.Path, target: Target) -> Written:
   """Writes heads as medusa_lm_head.safetensors and config.json.
 
   Args:
     folder: where to; made if it is not there.
-    heads: of kind medusa after the final norm, with no offset left out.
-    params: params["heads"], stacked [M, ...].
-    base_name: the model they belong to: a name or a path.
-    dtype: float32, float16 or bfloat16.
+    target: its heads are written, not its model.
 
   Raises:
     UserError: heads that this layout cannot hold, or heads are there already.
   """
-  import safetensors.numpy
+  heads = target.model.heads
+  _check(heads, "")
+  file = folder / _SAFETENSORS
+  if file.exists():
+    raise UserError(f"{file}: is there already; give another folder")
+  tensors = disassemble(_leaves(heads, ""), target.params["heads"])
+  folder.mkdir(parents=True, exist_ok=True)
+  write_file(file, tensors, target.dtype)
+  config = {
+    "medusa_num_heads": heads.n_extra,
+    "medusa_num_layers": heads.n_layers,
+    "base_model_name_or_path": target.name,
+    "version": "2" if heads.unembedding == "shared" else "1",
+  }
+  config_lib.write_json(folder / "config.json", config)
+  return Written(sum(tensor.size() for tensor in tensors), "Medusa heads")
 
+
+def _check(heads: config_lib.Heads, where: str) -> None:
+  """Raises UserError for heads that this layout cannot hold."""
   for name, value, only in (
     ("kind", heads.kind, "medusa"),
     ("tap", heads.tap, "normed"),
@@ -181,33 +169,14 @@ def write_medusa(
         f"heads.{name}: {value!r} cannot be written as Medusa heads, only "
         f"{only!r}; train such heads for it"
       )
-  folder = pathlib.Path(folder)
-  if (folder / _SAFETENSORS).exists():
-    raise UserError(
-      f"{folder / _SAFETENSORS}: is there already; give another folder"
-    )
-  flat = {
-    jax.tree_util.keystr(path, simple=True, separator="/"): leaf
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]
-  }
-  stored: dict[str, np.ndarray] = {}
-  for leaf in _leaves(heads, ""):
-    stacked = flat.pop(leaf.path)
-    for i, name in enumerate(leaf.names(stacked.shape)):
-      one = np.asarray(stacked[i]).astype(jnp.dtype(dtype))
-      stored[name] = np.ascontiguousarray(one.T)
-  assert not flat, flat.keys()
-  folder.mkdir(parents=True, exist_ok=True)
-  safetensors.numpy.save_file(
-    stored, folder / _SAFETENSORS, metadata={"format": "pt"}
-  )
-  config = {
-    "medusa_num_heads": heads.n_extra,
-    "medusa_num_layers": heads.n_layers,
-    "base_model_name_or_path": base_name,
-    "version": "2" if heads.unembedding == "shared" else "1",
-  }
-  (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+FORMAT = Format(
+  help="Medusa heads, on a model converted before",
+  metavar="HEADS",
+  open=open,
+  is_on_base=True,
+)
 
 
 def _leaves(heads: config_lib.Heads, prefix: str) -> list[Leaf]:
@@ -225,11 +194,11 @@ def _leaves(heads: config_lib.Heads, prefix: str) -> list[Leaf]:
   return found
 
 
-def _open(path: pathlib.Path) -> Tensors:
+def _open_tensors(path: pathlib.Path) -> Tensors:
   if path.is_dir():
     for name in (_SAFETENSORS, _PICKLE):
       if (path / name).is_file():
-        return _open(path / name)
+        return _open_tensors(path / name)
     if any((path / name).is_file() for name in _WHOLE):
       tensors = unwrapped(Safetensors(path))
       if any(name.startswith(_PREFIX) for name in tensors.names()):
@@ -270,4 +239,4 @@ def _check_config(config: dict[str, Any], source: str) -> tuple[str, ...]:
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
   """Reads the config.json of the heads; {} where there is none."""
   file = (path if path.is_dir() else path.parent) / "config.json"
-  return companions.read_json(file) if file.is_file() else {}
+  return read_object(file) if file.is_file() else {}

@@ -158,6 +158,56 @@ def read_container(path: pathlib.Path) -> Container:
   return Container(path, fields, tensors)
 
 
+class GgufTensors:
+  """Tensors of a GGUF file, dequantised to float32 as they are read."""
+
+  def __init__(self, container: Container):
+    """Wraps the tensors of an opened file."""
+    self.source = str(container.path)
+    self._tensors = container.tensors
+    self._gguf = require_library(container.path)
+    # What was read last: devices cut one tensor along its columns in turn.
+    self._last: tuple[Any, np.ndarray] | None = None
+
+  def names(self) -> list[str]:
+    """Returns the names of all tensors."""
+    return list(self._tensors)
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor, rows first."""
+    return self._tensors[name].shape
+
+  def read(
+    self, name: str, rows: slice = slice(None), columns: slice = slice(None)
+  ) -> np.ndarray:
+    """Dequantises some rows of a tensor; see `Tensors.read`."""
+    stored = self._tensors[name]
+    if len(stored.shape) == 1:
+      # One row: there is nothing to leave out before the end.
+      return self._dequantise(name, slice(None))[rows]
+    return self._dequantise(name, rows)[:, columns]
+
+  def _dequantise(self, name: str, rows: slice) -> np.ndarray:
+    key = (name, rows.start, rows.stop, rows.step)
+    if self._last is None or self._last[0] != key:
+      self._last = None  # frees it before the next is made
+      stored = self._tensors[name]
+      kind = self._gguf.GGMLQuantizationType(stored.number)
+      blocks = np.ascontiguousarray(
+        stored.blocks[rows] if stored.blocks.ndim > 1 else stored.blocks
+      )
+      # Scales of a damaged block can be anything.
+      with np.errstate(all="ignore"):
+        values = self._gguf.dequantize(blocks, kind)
+      if not np.isfinite(values).all():
+        raise UserError(
+          f"{self.source}: damaged: the tensor {name} holds values that are "
+          "not finite; copy the file again"
+        )
+      self._last = (key, values)
+    return self._last[1]
+
+
 class _Cursor:
   """Reads a mapped file from its beginning; never past its end."""
 
