@@ -26,7 +26,9 @@ from mtpjax.checkpoint.convert.layout import Leaf, block_leaves, stored_shape
 from mtpjax.config.published import Fields
 from mtpjax.errors import UserError
 
-COUNTS = ("num_nextn_predict_layers", "num_mtp_layers")
+_COUNTS = ("num_nextn_predict_layers", "num_mtp_layers")
+_KINDS = "mtp_layer_types"
+FIELDS = (*_COUNTS, _KINDS)
 _NAMES = {
   "embedding_norm/scale": "model.layers.{i}.enorm.weight",
   "hidden_norm/scale": "model.layers.{i}.hnorm.weight",
@@ -39,26 +41,36 @@ _COPIES = {
 }
 
 
-def read_heads(fields: Fields) -> config_lib.Heads:
+def counts(fields: Fields) -> dict[str, int]:
+  """Returns how many heads a config.json counts, by the names of fields."""
+  return {
+    name: fields.integer(name, least=0)
+    for name in _COUNTS
+    if fields.get(name) is not None
+  }
+
+
+def read_heads(fields: Fields, model: config_lib.Model) -> config_lib.Heads:
   """Returns the heads that a config.json counts; `Heads.none()` without.
 
   Raises:
-    UserError: its counts contradict each other.
+    UserError: its counts contradict each other, or the layers of the heads are
+      of another kind than the model's.
   """
-  counts = {
-    name: fields.integer(name, least=0)
-    for name in COUNTS
-    if fields.get(name) is not None
-  }
-  if len(set(counts.values())) > 1:
+  found = set(counts(fields).values())
+  if len(found) > 1:
     raise fields.error(
-      COUNTS[0],
-      f"contradicts {COUNTS[1]} {counts[COUNTS[1]]}; leave out the one that "
-      "is wrong",
+      _COUNTS[0],
+      f"contradicts {_COUNTS[1]} {fields.get(_COUNTS[1])}; leave out the one "
+      "that is wrong",
     )
-  n = next(iter(counts.values()), 0)
+  n = found.pop() if found else 0
   if not n:
     return config_lib.Heads.none()
+  if fields.texts(_KINDS) not in (None, fields_of(model, n)[_KINDS]):
+    raise fields.error(
+      _KINDS, f"is not supported; the model's layers are {_kind(model)}"
+    )
   return config_lib.Heads(
     kind="sequential",
     tap="last",
@@ -69,9 +81,12 @@ def read_heads(fields: Fields) -> config_lib.Heads:
 
 def fields_of(model: config_lib.Model, n: int) -> dict[str, Any]:
   """Returns the fields of config.json that speak of n modules."""
-  kind = "sliding_attention" if model.sliding_window else "full_attention"
   # transformers asks for the kinds where a family has them for its layers.
-  return dict.fromkeys(COUNTS, n) | {"mtp_layer_types": [kind] * n}
+  return dict.fromkeys(_COUNTS, n) | {_KINDS: [_kind(model)] * n}
+
+
+def _kind(model: config_lib.Model) -> str:
+  return "sliding_attention" if model.sliding_window else "full_attention"
 
 
 def leaves(model: config_lib.Model, n_layers: int) -> list[Leaf]:

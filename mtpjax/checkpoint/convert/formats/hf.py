@@ -45,20 +45,20 @@ def open(path: pathlib.Path) -> Source:
     )
   file = path / "config.json"
   values = read_object(file)
-  model = families.read_model(values, str(file))
-  heads = deepseek.read_heads(Fields(values, str(file)))
+  own = {k: v for k, v in values.items() if k not in deepseek.FIELDS}
+  model = families.read_model(own, str(file))
   stored = Safetensors(path)
   tensors = unwrapped(stored)
-  # Before names are made of them all.
-  for name, n in (
-    ("num_hidden_layers", model.n_layers),
-    (deepseek.COUNTS[0], heads.n_extra),
-  ):
+  counts = {"num_hidden_layers": model.n_layers}
+  fields = Fields(values, str(file))
+  counts |= deepseek.counts(fields)
+  for name, n in counts.items():  # before names are made of them all
     if n > len(tensors.names()):
       raise UserError(
         f"{file}: {name} {n:,} is more than the {len(tensors.names()):,} "
         "tensors there; copy both again"
       )
+  heads = deepseek.read_heads(fields, model)
   _require_unembedding(path, model, tensors)
   return Source(
     model=model,
@@ -72,7 +72,7 @@ def open(path: pathlib.Path) -> Source:
       "max_length": families.max_length(values, str(file)),
       "bytes": {file.name: file.stat().st_size for file in stored.files()},
     },
-    notes=families.notes(values, str(file)),
+    notes=families.notes(own, str(file)),
   )
 
 
