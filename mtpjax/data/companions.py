@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mtpjax.config.published import Fields, parse_object
+from mtpjax.data.byte_vocabulary import is_definition
 from mtpjax.data.document import decode_utf8
 from mtpjax.errors import UserError
 
@@ -162,7 +163,8 @@ def document_fields(
     vocab_size: of the model.
 
   Returns:
-    The fields `add_bos`, `add_eos`, `bos_token` and `eos_tokens`.
+    The fields `add_bos`, `add_eos`, `bos_token` and `eos_tokens`; of the
+    vocabulary of bytes the field `tokenizer`, which says all.
 
   Raises:
     UserError: a file is missing or damaged, or the tokenizer has more ids than
@@ -195,6 +197,8 @@ def document_fields(
       f"{file}: has ids up to {size - 1}, the model {vocab_size} in all; it is "
       "the tokenizer of another vocabulary"
     )
+  if is_definition(text):
+    return {"tokenizer": "bytes"}
   said = companions_of(files, folder)
   encoded = tokenizer.encode("a", add_special_tokens=True)
   mask = encoded.special_tokens_mask

@@ -92,10 +92,10 @@ def _write_model(
   assert opened.model is not None
   files = published_files(opened.tokenizer)
   folder = source if source.is_dir() else source.parent
-  data = config_lib.Data(
-    tokenizer=workdir,
-    **document_fields(files, folder, opened.model.vocab_size),
+  fields = {"tokenizer": workdir} | document_fields(
+    files, folder, opened.model.vocab_size
   )
+  data = config_lib.Data(**fields)
   config = config_lib.override(
     config_lib.Config(
       model=opened.model,
@@ -108,10 +108,11 @@ def _write_model(
   model = MultiTokenModel(
     config.model, config.heads, parallel.make_mesh(config.mesh)
   )
-  for name, raw in files.items():
-    (part / name).write_bytes(raw)
-  # Before the weights: what could not be loaded later fails at once.
-  load_tokenizer(str(part), data.bos_token, data.eos_tokens)
+  if data.tokenizer == workdir:
+    for name, raw in files.items():
+      (part / name).write_bytes(raw)
+    # Before the weights: what could not be loaded later fails at once.
+    load_tokenizer(str(part), data.bos_token, data.eos_tokens)
   n_params = sum(count_params(model).values())
   with Progress(console, f"reading {source}, values", n_params) as progress:
     params = opened.load(model, on_read=progress.update)
@@ -142,13 +143,13 @@ def _write_heads(
   portable = dataclasses.replace(there.model, attention="xla")
   mesh = parallel.single_device_mesh()
   trunk = MultiTokenModel(portable, there.heads, mesh)
-  has_tokenizer = there.data.tokenizer != "bytes"
+  files = read_files(base.place.path)
   config = config_lib.Config(
     model=dataclasses.replace(portable, n_layers=trunk.trunk_layers),
     heads=opened.heads,
     base=config_lib.Base(path=base_path),
     data=dataclasses.replace(
-      there.data, tokenizer=workdir if has_tokenizer else "bytes"
+      there.data, tokenizer=workdir if files else there.data.tokenizer
     ),
   )
   model = MultiTokenModel(config.model, config.heads, mesh)
@@ -156,7 +157,7 @@ def _write_heads(
   with Progress(console, f"reading {source}, values", n_params) as progress:
     params = opened.load(model, on_read=progress.update)
   _write(part, config, params, opened.origin, {"base": base.reference}, console)
-  for name, raw in read_files(base.place.path).items():
+  for name, raw in files.items():
     (part / name).write_bytes(raw)
   figures = {
     "params": n_params,

@@ -12,7 +12,8 @@ from mtpjax import api
 from mtpjax import config as config_lib
 from mtpjax.checkpoint import WorkDir
 from mtpjax.checkpoint.convert import FORMATS, Target
-from mtpjax.data.companions import read_files
+from mtpjax.data import byte_vocabulary
+from mtpjax.data.companions import TOKENIZER, read_files
 from mtpjax.progress import Progress, print_line
 from mtpjax.staging import new_folder
 
@@ -46,7 +47,7 @@ def run(
     base: the model that heads were trained on; see `api.load`.
 
   Returns:
-    {"folder", "params", "architecture", "dtype", "has_tokenizer", "secs"}.
+    {"folder", "params", "architecture", "dtype", "secs"}.
 
   Raises:
     UserError: the folder exists; no such checkpoint; no published architecture
@@ -64,8 +65,7 @@ def run(
     with Progress(console, f"loading {workdir}"):
       loaded = api.load(workdir, step, base=base)
     ids = _special_ids(loaded)
-    has_tokenizer = config.data.tokenizer != "bytes"
-    _write_companions(part, loaded, ids, has_tokenizer)
+    _write_companions(part, loaded, ids)
 
     def progress(n_values: int) -> Callable[[int], None]:
       text = f"writing {folder}, values"
@@ -85,7 +85,6 @@ def run(
     "params": written.params,
     "architecture": written.architecture,
     "dtype": dtype,
-    "has_tokenizer": has_tokenizer,
     "secs": time.perf_counter() - began,
   }
   line = (
@@ -94,8 +93,6 @@ def run(
   )
   if written.note:
     line += f"; {written.note}"
-  if not has_tokenizer:
-    line += "; no tokenizer files: the ids are bytes, 256 begins, 257 ends"
   print_line(console, line)
   return figures
 
@@ -110,22 +107,22 @@ def _special_ids(loaded: api.Loaded) -> dict[str, Any]:
 
 
 def _write_companions(
-  folder: pathlib.Path,
-  loaded: api.Loaded,
-  ids: dict[str, Any],
-  has_tokenizer: bool,
+  folder: pathlib.Path, loaded: api.Loaded, ids: dict[str, Any]
 ) -> None:
   """Writes what lies beside config.json and the weights."""
   for name, raw in read_files(loaded.workdir).items():
     (folder / name).write_bytes(raw)
+  tokenizer = folder / TOKENIZER
+  if not tokenizer.exists():  # the ids are bytes, which need no file here
+    config_lib.write_json(tokenizer, byte_vocabulary.definition())
   generation = folder / "generation_config.json"
   if not generation.exists():
     config_lib.write_json(generation, ids)
   settings = folder / "tokenizer_config.json"
-  if has_tokenizer and not settings.exists():
+  if not settings.exists():
     # Without it transformers guesses a class, with rules of its own, from the
     # model's family.
-    tokens = _special_tokens(folder / "tokenizer.json", ids)
+    tokens = _special_tokens(tokenizer, ids)
     config_lib.write_json(
       settings,
       {
