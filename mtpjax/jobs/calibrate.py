@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from mtpjax import api, decode
+from mtpjax import api, budget, decode
+from mtpjax.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
-from mtpjax.decode import budget
-from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
 from mtpjax.evals import class_requests, figures, held_out_requests
 from mtpjax.evals.candidate_ranks import candidate_ranks
@@ -25,8 +24,8 @@ from mtpjax.evals.pass_costs import (
   measure_draft_secs,
   measure_pass_costs,
 )
-from mtpjax.jobs.bench.prompts import read_class_prompts
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.prompts import read_class_prompts
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress, print_line
 
 # Gain below which none is taken: measured costs differ by as much from run to
@@ -92,7 +91,7 @@ def run(
     max_nodes: of the largest tree, root included.
     repeats: timed runs of each pass.
     prompts: a file of prompts to decode, whole, instead of held-out rows; the
-      first `texts` of them, see `jobs.bench.prompts.read_class_prompts`.
+      first `texts` of them, see `jobs.prompts.read_class_prompts`.
     data_path: prepared rows; empty takes those of the run.
     base: the model that heads were trained on; see `api.load`.
     on_report: called with what is returned as far as it is known, after each

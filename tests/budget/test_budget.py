@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from mtpjax.decode import budget, tree_files
-from mtpjax.decode.budget import levels
+from mtpjax import budget
+from mtpjax.budget import levels
+from mtpjax.decode import tree_files
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mtpjax.decode.budget.levels import Choice, Level, PassCosts
+from mtpjax.budget.levels import Choice, Level, PassCosts
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
