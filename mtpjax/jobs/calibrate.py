@@ -17,9 +17,9 @@ from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
 from mtpjax.errors import UserError
 from mtpjax.evals import class_requests, figures, held_out_requests
-from mtpjax.evals.candidate_ranks import candidate_ranks
-from mtpjax.evals.class_report import decode_texts
-from mtpjax.evals.pass_costs import (
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.class_report import decode_texts
+from mtpjax.evals.speed.pass_costs import (
   COST_SIZES,
   measure_draft_secs,
   measure_pass_costs,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtpjax import decode
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import MultiTokenModel
 
 _BATCH = 8

@@ -9,9 +9,9 @@ import numpy as np
 
 from mtpjax.decode import Request, Result, Spec
 from mtpjax.decode.batch import Packer
-from mtpjax.evals.acceptance import Acceptance, count_acceptance
-from mtpjax.evals.pass_parts import PassParts, measure_parts
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.drafts.acceptance import Acceptance, count_acceptance
+from mtpjax.evals.speed.pass_parts import PassParts, measure_parts
+from mtpjax.evals.speed.trial import Trial
 
 CHUNK_PASSES = 16  # the default of `generate`
 
