@@ -73,6 +73,11 @@ class Generation:
   accepted: int
   seed: int | None = None
 
+  @property
+  def tokens_per_pass(self) -> float | None:
+    """See `decode.tokens_per_pass`."""
+    return decode.tokens_per_pass([self])
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:

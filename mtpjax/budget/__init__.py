@@ -12,8 +12,8 @@ from mtpjax.budget.choice import (
   curve,
   grow,
   ladder,
+  predicted,
   reach,
-  tokens_per_pass,
 )
 from mtpjax.budget.governor import Governor
 from mtpjax.budget.levels import Choice, Level, PassCosts
@@ -34,5 +34,5 @@ __all__ = [
   "ladder",
   "programs",
   "reach",
-  "tokens_per_pass",
+  "predicted",
 ]

@@ -316,11 +316,9 @@ def _check(
   """Compares a prediction with decoding texts it did not see."""
   if tree not in tried:
     results = _decode(loaded, tree, judged_on.requests)
-    # The prompt's own pass brings one token, whatever is drafted.
-    tokens = sum(len(r.ids) - 1 for r in results)
-    tried[tree] = tokens / max(sum(r.passes - 1 for r in results), 1)
+    tried[tree] = decode.tokens_per_pass(results) or 1.0
   measured = tried[tree]
-  predicted = budget.tokens_per_pass(tree, grown_on.ranks)
+  predicted = budget.predicted(tree, grown_on.ranks)
   secs = costs.secs(tree.size, tree.max_depth)
   return {
     "tree": name,
