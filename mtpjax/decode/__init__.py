@@ -1,6 +1,7 @@
 """Trees, drafts, verification and the decode loop."""
 
 from mtpjax.decode.controls import Stages
+from mtpjax.decode.counts import committed, tokens_per_pass
 from mtpjax.decode.loop import generate
 from mtpjax.decode.requests import Request, Result
 from mtpjax.decode.spec import Spec
@@ -15,7 +16,9 @@ __all__ = [
   "Spec",
   "Stages",
   "Tree",
+  "committed",
   "decode_params",
   "generate",
   "parse_tree",
+  "tokens_per_pass",
 ]

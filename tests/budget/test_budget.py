@@ -6,8 +6,9 @@ import json
 import numpy as np
 import pytest
 
-from mtpjax.decode import budget, tree_files
-from mtpjax.decode.budget import levels
+from mtpjax import budget
+from mtpjax.budget import levels
+from mtpjax.decode import tree_files
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
@@ -138,7 +139,7 @@ def test_paths_count_and_not_products_of_accuracies():
   )
   assert gain == pytest.approx(0.21)
   shuffled = [np.random.default_rng(0).permutation(ranks[0])]
-  assert budget.tokens_per_pass(tree, shuffled) > budget.tokens_per_pass(
+  assert budget.predicted(tree, shuffled) > budget.predicted(
     by_products, shuffled
   )
 
@@ -186,9 +187,9 @@ def test_tokens_per_pass_is_what_decoding_would_do(seed):
             stands.add(node)
         committed = 1 + max(int(tree.depth_Q[node]) for node in stands)
         passes, tokens, at = passes + 1, tokens + committed, at + committed
-    got = budget.tokens_per_pass(tree, ranks)
+    got = budget.predicted(tree, ranks)
     assert got == pytest.approx(tokens / passes)
-  assert budget.tokens_per_pass(Tree.root(), ranks) == 1
+  assert budget.predicted(Tree.root(), ranks) == 1
 
 
 def test_the_ends_of_texts_are_fair():
@@ -202,8 +203,8 @@ def test_the_ends_of_texts_are_fair():
     short.append(text)
   for tree in (Tree.chain(3), Tree.from_branching((2, 2, 1))):
     want = budget.reach(tree, [long]).sum()
-    assert budget.tokens_per_pass(tree, [long]) == pytest.approx(want, rel=0.02)
-    assert budget.tokens_per_pass(tree, short) == pytest.approx(want, rel=0.02)
+    assert budget.predicted(tree, [long]) == pytest.approx(want, rel=0.02)
+    assert budget.predicted(tree, short) == pytest.approx(want, rel=0.02)
 
 
 def test_costs_are_interpolated_and_never_fall():
@@ -235,7 +236,7 @@ def test_free_passes_take_all_and_dear_ones_none():
   ranks = skewed_ranks(1)
   trees = budget.grow(ranks, 32)
   free = budget.choose(trees, ranks, FLAT)
-  most = max(budget.tokens_per_pass(tree, ranks) for tree in trees)
+  most = max(budget.predicted(tree, ranks) for tree in trees)
   assert free.tokens_per_pass == most > 2
   assert free.speed_over_plain == pytest.approx(most)
   assert free.tokens_per_sec == pytest.approx(most / 0.01)
@@ -262,7 +263,7 @@ def test_a_choice_is_the_best_of_the_curve_and_the_chains():
   json.dumps(rows)
   choice = budget.choose(trees, ranks, costs)
   chains = [
-    budget.tokens_per_pass(Tree.chain(m), ranks) / costs.secs(m + 1)
+    budget.predicted(Tree.chain(m), ranks) / costs.secs(m + 1)
     for m in (1, 2, 3)
   ]
   best = max(*chains, *(row["tokens_per_sec"] for row in rows))
@@ -275,7 +276,7 @@ def test_a_choice_is_the_best_of_the_curve_and_the_chains():
 
 def test_a_gain_within_the_margin_is_no_gain():
   ranks = independent([(0.5,)], 5000)
-  speed = budget.tokens_per_pass(Tree.chain(1), ranks)
+  speed = budget.predicted(Tree.chain(1), ranks)
   costs = levels.PassCosts(((1, 1.0), (2, speed / 1.012)))
   assert budget.choose([], ranks, costs, margin=0.01).tree == Tree.chain(1)
   choice = budget.choose([], ranks, costs)
@@ -378,7 +379,7 @@ def test_damaged_records_say_what_is_wrong(cls, values, reason):
 def test_recordings_of_nothing_are_refused(ranks, reason):
   for use in (
     lambda: budget.grow(ranks, 4),
-    lambda: budget.tokens_per_pass(Tree.root(), ranks),
+    lambda: budget.predicted(Tree.root(), ranks),
     lambda: budget.reach(Tree.root(), ranks),
     lambda: budget.choose([], ranks, FLAT),
   ):

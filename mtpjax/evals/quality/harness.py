@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from mtpjax import config as config_lib
 from mtpjax.data import Tokenizer, encode_parts, with_bos
 from mtpjax.errors import UserError
-from mtpjax.evals.likelihood import Pair, Scorer
+from mtpjax.evals.quality.likelihood import Pair, Scorer
 from mtpjax.heads import MultiTokenModel
 
 _LENGTHS = (

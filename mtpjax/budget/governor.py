@@ -12,7 +12,7 @@ same levels.
 
 from collections.abc import Iterable, Sequence
 
-from mtpjax.decode.budget.levels import Level
+from mtpjax.budget.levels import Level
 from mtpjax.errors import UserError
 
 # What is remembered of a kind counts at most as much as this many priors: good

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mtpjax.decode.budget import Level, governor
+from mtpjax.budget import Level, governor
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 
 from mtpjax.decode import Request, Spec, Stages, Tree
 from mtpjax.decode.batch import Packer
-from mtpjax.evals.pass_parts import draft_secs
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.speed.pass_parts import draft_secs
+from mtpjax.evals.speed.trial import Trial
 from mtpjax.heads import MultiTokenModel
 
 _PASSES = 16  # of a timed chunk

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mtpjax.decode import Result, Tree
+from mtpjax.decode import Result, Tree, committed, tokens_per_pass
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,10 +15,10 @@ class Acceptance:
   All of it counts what is left after blocks were cut at the end of a text.
 
   Attributes:
-    tokens: generated tokens.
+    tokens: generated tokens, those of the prompts' own passes included.
     passes: trunk passes, those of the prompts included; each adds one token to
       the drafts it accepts, but for the last of a text that was cut.
-    tokens_per_pass: their ratio.
+    tokens_per_pass: see `decode.tokens_per_pass`: without the prompts' own.
     proposed: drafts verified.
     accepted: drafts that became text.
     drafting_passes: passes that had drafts.
@@ -33,7 +33,7 @@ class Acceptance:
 
   tokens: int
   passes: int
-  tokens_per_pass: float
+  tokens_per_pass: float | None
   proposed: int
   accepted: int
   drafting_passes: int
@@ -55,20 +55,17 @@ def count_acceptance(tree: Tree, results: Sequence[Result]) -> Acceptance:
     The counts.
   """
   drafts = tree.size - 1
-  tokens = sum(len(result.ids) for result in results)
-  passes = sum(result.passes for result in results)
+  kept, passes = committed(results)
   proposed = sum(result.proposed for result in results)
   origins = np.concatenate([result.origins for result in results]).astype(int)
   n_Q = np.bincount(origins, minlength=tree.size)
   n_Q[0] = drafting = proposed // drafts if drafts else 0
   n_D = np.bincount(tree.depth_Q, weights=n_Q)[1:]
-  # The prompt's pass commits a token after rows that are there to stay.
-  written = (passes - len(results)) * (tree.max_depth + 1)
-  kept = tokens - len(results)
+  written = passes * (tree.max_depth + 1)
   return Acceptance(
-    tokens=tokens,
-    passes=passes,
-    tokens_per_pass=tokens / passes,
+    tokens=kept + len(results),
+    passes=passes + len(results),
+    tokens_per_pass=tokens_per_pass(results),
     proposed=proposed,
     accepted=sum(result.accepted for result in results),
     drafting_passes=drafting,

@@ -5,18 +5,19 @@ records, `calibration` is what is saved beside a checkpoint, and `governor`
 switches between levels while texts are decoded.
 """
 
-from mtpjax.decode.budget.calibration import Calibration, Entry, device_name
-from mtpjax.decode.budget.choice import (
+from mtpjax.budget.calibration import Calibration, Entry, device_name
+from mtpjax.budget.choice import (
   MISS,
   choose,
   curve,
   grow,
   ladder,
+  predicted,
   reach,
-  tokens_per_pass,
 )
-from mtpjax.decode.budget.governor import Governor
-from mtpjax.decode.budget.levels import Choice, Level, PassCosts
+from mtpjax.budget.governor import Governor
+from mtpjax.budget.levels import Choice, Level, PassCosts
+from mtpjax.budget.plan import programs
 
 __all__ = [
   "MISS",
@@ -31,6 +32,7 @@ __all__ = [
   "device_name",
   "grow",
   "ladder",
+  "programs",
   "reach",
-  "tokens_per_pass",
+  "predicted",
 ]

@@ -14,7 +14,7 @@ from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.drafters.propose import fill_tree, propose
 from mtpjax.decode.sampling import Tables
 from mtpjax.decode.verifiers import Verdict
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.speed.trial import Trial
 from mtpjax.model import TrunkOutput
 
 _SERIES = 20  # calls that are timed together

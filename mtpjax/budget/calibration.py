@@ -8,8 +8,8 @@ from typing import Any
 
 import jax
 
+from mtpjax.budget.levels import Choice, Level, PassCosts
 from mtpjax.config import read_json, write_json
-from mtpjax.decode.budget.levels import Choice, Level, PassCosts
 from mtpjax.errors import UserError, quoted
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from mtpjax.decode import Request, Result, Spec
+from mtpjax.decode import Request, Result, Spec, committed
 from mtpjax.decode.batch import Packer
-from mtpjax.evals.acceptance import Acceptance, count_acceptance
-from mtpjax.evals.pass_parts import PassParts, measure_parts
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.drafts.acceptance import Acceptance, count_acceptance
+from mtpjax.evals.speed.pass_parts import PassParts, measure_parts
+from mtpjax.evals.speed.trial import Trial
 
 CHUNK_PASSES = 16  # the default of `generate`
 
@@ -221,9 +221,7 @@ def _speed(
       ),
     )
   rows = own.rows
-  # The prompt's pass commits a token too, outside the timed loop.
-  tokens = sum(len(result.ids) for result in rows) - len(rows)
-  row_passes = sum(result.passes - 1 for result in rows)
+  tokens, row_passes = committed(rows)  # in the timed loop
   return ModeSpeed(
     kind=kind,
     mode=mode,

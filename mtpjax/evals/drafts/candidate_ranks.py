@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from mtpjax.budget import MISS
 from mtpjax.decode import Request, Result, noise
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
-from mtpjax.decode.budget import MISS
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.model import masks, unembed
 

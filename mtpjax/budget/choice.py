@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mtpjax.decode.budget.levels import Choice, Level, PassCosts
+from mtpjax.budget.levels import Choice, Level, PassCosts
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
@@ -119,7 +119,7 @@ def reach(tree: Tree, ranks: Ranks) -> np.ndarray:
   return share_Q @ tree.ancestors_QQ
 
 
-def tokens_per_pass(tree: Tree, ranks: Ranks) -> float:
+def predicted(tree: Tree, ranks: Ranks) -> float:
   """Returns the tokens a pass would have committed, decoding the same texts.
 
   Walks every text as decoding does, so that a position counts as often as a
@@ -285,7 +285,7 @@ def _candidates(
 
 def _level(tree: Tree, ranks: Ranks, costs: PassCosts) -> Level:
   secs = costs.secs(tree.size, tree.max_depth)
-  return Level(tree, tokens_per_pass(tree, ranks), secs)
+  return Level(tree, predicted(tree, ranks), secs)
 
 
 def _together(ranks: Ranks) -> tuple[np.ndarray, list[int]]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtpjax import decode
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import MultiTokenModel
 
 _BATCH = 8
@@ -83,10 +83,7 @@ def report_classes(
     is_identical = True
     for name, tree in trees.items():
       results = decode_with(tree, requests)
-      # The prompt's own pass brings one token, whatever is drafted.
-      tokens = sum(len(r.ids) - 1 for r in results)
-      passes = sum(r.passes - 1 for r in results)
-      tokens_per_pass[name] = tokens / passes if passes else None
+      tokens_per_pass[name] = decode.tokens_per_pass(results)
       is_identical &= [r.ids for r in results] == [r.ids for r in plain]
     rows.append(
       {
