@@ -7,7 +7,7 @@ import os
 import pathlib
 import sys
 import types
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from mtpjax import config as config_lib
@@ -15,15 +15,24 @@ from mtpjax.errors import UserError
 
 
 class Parser(argparse.ArgumentParser):
-  """Says what is wrong in one line."""
+  """Says what is wrong in one line.
+
+  Attributes:
+    fill: adds the arguments, once they are asked for; for a command whose
+      arguments depend on modules that are slow to import.
+  """
 
   def __init__(self, **kwargs: Any):
     super().__init__(**kwargs, allow_abbrev=False)
+    self.fill: Callable[[Parser], None] | None = None
 
   def parse_known_args(  # type: ignore[override]
     self, args: Sequence[str] | None = None, namespace: Any = None
   ) -> Any:
     """Reads --a_b as --a-b; stops at an unknown option, naming the nearest."""
+    if self.fill is not None:
+      fill, self.fill = self.fill, None
+      fill(self)
     given = sys.argv[1:] if args is None else args
     found, unknown = super().parse_known_args(
       self._with_dashes(given), namespace

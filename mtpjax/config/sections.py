@@ -154,6 +154,11 @@ class Heads:
         f"before; give {','.join(map(str, run))}",
       )  # fmt: skip
 
+  @classmethod
+  def none(cls) -> "Heads":
+    """Returns those of a plain next-token model."""
+    return cls(kind="medusa", offsets=(1,), tap="normed", matched=False)
+
   @property
   def n_extra(self) -> int:
     """Heads beside the model's own next-token output."""

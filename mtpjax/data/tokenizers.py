@@ -296,7 +296,9 @@ class HfTokenizer:
       if i in self.ids and i not in self._companions.eos_ids
     ]
     if further:
-      files[GENERATION] = with_ends(files.get(GENERATION), further)
+      files[GENERATION] = with_ends(
+        files.get(GENERATION), further, str(self._path.with_name(GENERATION))
+      )
     for name, raw in files.items():
       (folder / name).write_bytes(raw)
 

@@ -2,6 +2,7 @@
 
 from mtpjax.decode import verifiers
 from mtpjax.decode.controls import Stages
+from mtpjax.decode.counts import committed, tokens_per_pass
 from mtpjax.decode.loop import generate
 from mtpjax.decode.requests import Request, Result
 from mtpjax.decode.spec import Spec
@@ -16,8 +17,10 @@ __all__ = [
   "Spec",
   "Stages",
   "Tree",
+  "committed",
   "decode_params",
   "generate",
   "parse_tree",
+  "tokens_per_pass",
   "verifiers",
 ]

@@ -1,11 +1,9 @@
 """What a compiled decode program depends on, besides array shapes."""
 
 import dataclasses
-from collections.abc import Sequence
 
 from mtpjax import config as config_lib
 from mtpjax.decode import verifiers
-from mtpjax.decode.budget import Level
 from mtpjax.decode.controls import Stages
 from mtpjax.decode.tree import Tree
 from mtpjax.decode.tree_files import parse_tree
@@ -121,35 +119,3 @@ class Spec:
       model, tree, stages, drafter, verifiers.of(settings),
       settings.lookup_ngram,
     )  # fmt: skip
-
-  @classmethod
-  def for_levels(
-    cls,
-    model: MultiTokenModel,
-    settings: config_lib.Decode,
-    stages: Stages,
-    levels: Sequence[Level],
-  ) -> list["Spec"]:
-    """Returns programs that can take turns on one state.
-
-    Args:
-      model: the model.
-      settings: verifier and what belongs to it.
-      stages: what the requests need.
-      levels: trees to switch between.
-
-    Returns:
-      A program per level. All of them keep the caches of all heads that one
-      of them drafts with, so that drafts are right after any switch.
-
-    Raises:
-      UserError: a tree that the heads don't reach or the verifier can't take.
-    """
-    deepest = max(level.tree.max_depth for level in levels)
-    return [
-      cls(
-        model, level.tree, stages, "heads", verifiers.of(settings),
-        kept_heads=deepest, room=deepest + 1,
-      )
-      for level in levels
-    ]  # fmt: skip

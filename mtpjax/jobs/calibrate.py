@@ -11,22 +11,21 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from mtpjax import api, decode
+from mtpjax import api, budget, decode
+from mtpjax.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
-from mtpjax.decode import budget
-from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
 from mtpjax.evals import class_requests, figures, held_out_requests
-from mtpjax.evals.candidate_ranks import candidate_ranks
-from mtpjax.evals.class_report import decode_texts
-from mtpjax.evals.pass_costs import (
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.class_report import decode_texts
+from mtpjax.evals.speed.pass_costs import (
   COST_SIZES,
   measure_draft_secs,
   measure_pass_costs,
 )
-from mtpjax.jobs.bench.prompts import read_class_prompts
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.prompts import read_class_prompts
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress, print_line
 
 # Gain below which none is taken: measured costs differ by as much from run to
@@ -92,7 +91,7 @@ def run(
     max_nodes: of the largest tree, root included.
     repeats: timed runs of each pass.
     prompts: a file of prompts to decode, whole, instead of held-out rows; the
-      first `texts` of them, see `jobs.bench.prompts.read_class_prompts`.
+      first `texts` of them, see `jobs.prompts.read_class_prompts`.
     data_path: prepared rows; empty takes those of the run.
     base: the model that heads were trained on; see `api.load`.
     on_report: called with what is returned as far as it is known, after each
@@ -317,11 +316,9 @@ def _check(
   """Compares a prediction with decoding texts it did not see."""
   if tree not in tried:
     results = _decode(loaded, tree, judged_on.requests)
-    # The prompt's own pass brings one token, whatever is drafted.
-    tokens = sum(len(r.ids) - 1 for r in results)
-    tried[tree] = tokens / max(sum(r.passes - 1 for r in results), 1)
+    tried[tree] = decode.tokens_per_pass(results) or 1.0
   measured = tried[tree]
-  predicted = budget.tokens_per_pass(tree, grown_on.ranks)
+  predicted = budget.predicted(tree, grown_on.ranks)
   secs = costs.secs(tree.size, tree.max_depth)
   return {
     "tree": name,

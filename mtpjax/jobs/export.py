@@ -1,24 +1,25 @@
 """`mtpjax export`: a work directory becomes a folder of another format."""
 
+import contextlib
 import pathlib
 import time
+from collections.abc import Callable
 from typing import Any
 
-import jax
 import rich.console
 
 from mtpjax import api
 from mtpjax import config as config_lib
 from mtpjax.checkpoint import WorkDir
-from mtpjax.checkpoint.convert import families, write_medusa
-from mtpjax.checkpoint.convert.companions import copy_files
-from mtpjax.checkpoint.convert.export import write_hf_weights
-from mtpjax.errors import UserError
+from mtpjax.checkpoint.convert import FORMATS, Target
+from mtpjax.data import byte_vocabulary
+from mtpjax.data.companions import TOKENIZER, read_files
 from mtpjax.progress import Progress, print_line
 from mtpjax.staging import new_folder
 
 
 def run(
+  kind: str,
   workdir: str | pathlib.Path,
   folder: str | pathlib.Path,
   console: rich.console.Console,
@@ -28,14 +29,13 @@ def run(
   step: int | None = None,
   base: str = "",
 ) -> dict[str, Any]:
-  """Writes config.json, safetensors and tokenizer as Hugging Face has them.
+  """Writes a checkpoint and its tokenizer in another format.
 
-  Extra heads of Medusa's own wiring go to the folder `medusa` in it, as Medusa
-  publishes them. Sequential heads become further layers of the model, as
-  DeepSeek-V3 publishes them, their number num_nextn_predict_layers. The folder
-  appears complete or not at all.
+  Extra heads are written as their kind is published. The folder appears
+  complete or not at all.
 
   Args:
+    kind: one of `FORMATS`.
     workdir: of `mtpjax train` or `mtpjax convert`.
     folder: must not exist yet, or be empty.
     console: gets a line of summary.
@@ -47,69 +47,54 @@ def run(
     base: the model that heads were trained on; see `api.load`.
 
   Returns:
-    {"folder", "params", "architecture", "dtype", "has_tokenizer", "secs"}.
+    {"folder", "params", "architecture", "dtype", "secs"}.
 
   Raises:
     UserError: the folder exists; no such checkpoint; no published architecture
       or format has the model's features.
   """
   began = time.perf_counter()
-  with new_folder(folder, "config.json") as part:
+  format = FORMATS[kind]
+  assert format.write is not None
+  with contextlib.ExitStack() as stack:
+    part = stack.enter_context(new_folder(folder, "config.json"))
     config = WorkDir(workdir).load_config()
     with_heads = bool(config.heads.n_extra) and not next_only
     if with_heads:
-      _require_published(config.heads, workdir)
+      format.check(config.heads, str(workdir))
     with Progress(console, f"loading {workdir}"):
       loaded = api.load(workdir, step, base=base)
-    model = loaded.model
-    dtype = dtype or config.model.param_dtype
-    values = families.write_values(
-      model.config, model.trunk_layers, dtype, loaded.max_length
-    )
-    is_chain = with_heads and model.is_chain
-    if is_chain:
-      values["num_nextn_predict_layers"] = config.heads.n_extra
     ids = _special_ids(loaded)
-    config_lib.write_json(part / "config.json", values | ids)
-    has_tokenizer = config.data.tokenizer != "bytes"
-    _write_companions(part, loaded, ids, has_tokenizer)
-    chain_params = loaded.params["heads"] if is_chain else None
-    n_values = None
-    if not is_chain:  # which is written with copies of what it shares
-      n_values = sum(leaf.size for leaf in jax.tree.leaves(loaded.params["lm"]))
-    with Progress(console, f"writing {folder}, values", n_values) as progress:
-      n_params = write_hf_weights(
-        part, model.config, loaded.params["lm"], dtype, max_shard_mb * 10**6,
-        chain_params, progress.update,
-      )  # fmt: skip
-    if with_heads and not is_chain:
-      write_medusa(
-        part / "medusa", config.heads, loaded.params["heads"], str(folder),
-        dtype,
-      )  # fmt: skip
+    _write_companions(part, loaded, ids)
+
+    def progress(n_values: int) -> Callable[[int], None]:
+      text = f"writing {folder}, values"
+      return stack.enter_context(Progress(console, text, n_values)).update
+
+    parts = ("lm", "heads") if with_heads else ("lm",)
+    dtype = dtype or config.model.param_dtype
+    written = format.write(
+      part,
+      Target(
+        loaded.model, {name: loaded.params[name] for name in parts}, dtype,
+        loaded.max_length, ids, str(folder), max_shard_mb * 10**6, progress,
+      ),
+    )  # fmt: skip
   figures = {
     "folder": str(folder),
-    "params": n_params,
-    "architecture": values["architectures"][0],
+    "params": written.params,
+    "architecture": written.architecture,
     "dtype": dtype,
-    "has_tokenizer": has_tokenizer,
     "secs": time.perf_counter() - began,
   }
-  kind = config.heads.kind if with_heads else ""
-  print_line(console, _summary(figures, kind))
+  line = (
+    f"{folder}: {written.architecture}, {written.params:,} parameters in "
+    f"{dtype}, exported in {figures['secs']:.1f} s"
+  )
+  if written.note:
+    line += f"; {written.note}"
+  print_line(console, line)
   return figures
-
-
-def _require_published(
-  heads: config_lib.Heads, workdir: str | pathlib.Path
-) -> None:
-  published = (("medusa", "normed"), ("sequential", "last"))
-  if (heads.kind, heads.tap) not in published:
-    raise UserError(
-      f"{workdir}: has {heads.n_extra} extra heads of kind {heads.kind} with "
-      f"tap {heads.tap}, which no published format holds; give --next-only to "
-      "leave them out"
-    )
 
 
 def _special_ids(loaded: api.Loaded) -> dict[str, Any]:
@@ -122,21 +107,22 @@ def _special_ids(loaded: api.Loaded) -> dict[str, Any]:
 
 
 def _write_companions(
-  folder: pathlib.Path,
-  loaded: api.Loaded,
-  ids: dict[str, Any],
-  has_tokenizer: bool,
+  folder: pathlib.Path, loaded: api.Loaded, ids: dict[str, Any]
 ) -> None:
   """Writes what lies beside config.json and the weights."""
-  copy_files(loaded.workdir, folder)
+  for name, raw in read_files(loaded.workdir).items():
+    (folder / name).write_bytes(raw)
+  tokenizer = folder / TOKENIZER
+  if not tokenizer.exists():  # the ids are bytes, which need no file here
+    config_lib.write_json(tokenizer, byte_vocabulary.definition())
   generation = folder / "generation_config.json"
   if not generation.exists():
     config_lib.write_json(generation, ids)
   settings = folder / "tokenizer_config.json"
-  if has_tokenizer and not settings.exists():
+  if not settings.exists():
     # Without it transformers guesses a class, with rules of its own, from the
     # model's family.
-    tokens = _special_tokens(folder / "tokenizer.json", ids)
+    tokens = _special_tokens(tokenizer, ids)
     config_lib.write_json(
       settings,
       {
@@ -158,17 +144,3 @@ def _special_tokens(file: pathlib.Path, ids: dict[str, Any]) -> dict[str, Any]:
     if first is not None:
       tokens[name.removesuffix("_id")] = tokenizer.id_to_token(first)
   return tokens
-
-
-def _summary(figures: dict[str, Any], kind: str) -> str:
-  line = (
-    f"{figures['folder']}: {figures['architecture']}, {figures['params']:,} "
-    f"parameters in {figures['dtype']}, exported in {figures['secs']:.1f} s"
-  )
-  if kind == "medusa":
-    line += "; Medusa heads in medusa/"
-  elif kind == "sequential":
-    line += "; sequential heads as the last layers"
-  if not figures["has_tokenizer"]:
-    line += "; no tokenizer files: the ids are bytes, 256 begins, 257 ends"
-  return line

@@ -2,6 +2,7 @@
 
 import json
 
+import conversions
 import hf_checkpoints
 import jax
 import ml_dtypes
@@ -12,8 +13,7 @@ import tokenizers
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
-from mtpjax.checkpoint import convert
-from mtpjax.checkpoint.convert.export import write_hf_weights
+from mtpjax.checkpoint.convert.formats import hf
 from mtpjax.data import load_tokenizer
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
@@ -42,7 +42,7 @@ def golden_names(family):
 
 def load(folder, mesh=None, **changes):
   """Opens and reads a folder; returns the model and its parameters."""
-  source = convert.open_hf(folder)
+  source = hf.open(folder)
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   config = config_lib.Config(model=source.model, heads=source.heads)
   config = config_lib.override(config, changes)
@@ -52,7 +52,8 @@ def load(folder, mesh=None, **changes):
 
 def export(model, params, folder, dtype="float32", most=10**9):
   folder.mkdir()
-  return write_hf_weights(folder, model.config, params["lm"], dtype, most)
+  target = conversions.target(model, {"lm": params["lm"]}, dtype, most)
+  return hf.write(folder, target).params
 
 
 def checkpoint(folder, family="llama", **changes):
@@ -246,7 +247,7 @@ def test_an_untied_model_needs_its_unembedding(tmp_path):
   del tensors["lm_head.weight"]
   rewrite(tmp_path, values, tensors)
   with pytest.raises(UserError, match="no lm_head.weight.*false; set it to"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 def test_all_that_does_not_fit_is_named_at_once(tmp_path):
@@ -276,7 +277,7 @@ def test_more_layers_than_tensors_are_found_at_once(tmp_path):
   values, tensors = checkpoint(tmp_path)
   rewrite(tmp_path, values | {"num_hidden_layers": 10**9}, tensors)
   with pytest.raises(UserError, match="1,000,000,000 is more than the 21 ten"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 def test_layers_beyond_those_configured_are_not_dropped(tmp_path):
@@ -314,7 +315,7 @@ def test_a_missing_shard_is_named(tmp_path):
   sharded(tmp_path)
   (tmp_path / "model-00002-of-00002.safetensors").unlink()
   with pytest.raises(UserError, match="00002-of-00002.safetensors: is missing"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -337,17 +338,17 @@ def test_a_damaged_index_is_said(tmp_path, index, message):
   sharded(tmp_path)
   (tmp_path / "model.safetensors.index.json").write_text(index)
   with pytest.raises(UserError, match=message):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 def test_pickled_weights_are_not_read(tmp_path):
   checkpoint(tmp_path)
   (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
   with pytest.raises(UserError, match="safe_serialization"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
   (tmp_path / "pytorch_model.bin").unlink()
   with pytest.raises(UserError, match="neither model.safetensors nor"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -375,13 +376,13 @@ def test_files_beside_the_weights_are_checked(tmp_path, file, text, message):
       text if isinstance(text, bytes) else text.encode()
     )
   with pytest.raises(UserError, match=message) as failure:
-    convert.open_hf(tmp_path)
+    conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
   assert "\n" not in str(failure.value)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
   with pytest.raises(UserError, match="nowhere: no such folder"):
-    convert.open_hf(tmp_path / "nowhere")
+    hf.open(tmp_path / "nowhere")
 
 
 def test_a_tokenizer_may_be_smaller_than_the_vocabulary_not_larger(tmp_path):
@@ -391,10 +392,10 @@ def test_a_tokenizer_may_be_smaller_than_the_vocabulary_not_larger(tmp_path):
     tokenizer = hf_checkpoints.tokenizer_json(n_words)
     hf_checkpoints.write(tmp_path, values, tensors, tokenizer)
     if fits:
-      convert.open_hf(tmp_path)
+      conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
     else:
       with pytest.raises(UserError, match="ids up to 48, the model 48 in all"):
-        convert.open_hf(tmp_path)
+        conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
 
 
 def test_a_token_added_beyond_the_vocabulary_is_no_other_tokenizer(tmp_path):
@@ -406,11 +407,12 @@ def test_a_token_added_beyond_the_vocabulary_is_no_other_tokenizer(tmp_path):
   assert tokenizer.token_to_id("<pad>") == values["vocab_size"] == 48
   pad = {"tokenizer_config": {"eos_token": "<pad>", "bos_token": "<s>"}}
   hf_checkpoints.write(tmp_path, values, tensors, tokenizer.to_str(), **pad)
-  opened = convert.open_hf(tmp_path)
+  opened = hf.open(tmp_path)
   assert opened.model.vocab_size == 48
+  _, data = conversions.tokenizer_of(opened, tmp_path)
   # What the model cannot write does not end its texts.
-  assert opened.data["eos_tokens"] == ("</s>",)
-  assert opened.data["bos_token"] == "<s>"
+  assert data["eos_tokens"] == ("</s>",)
+  assert data["bos_token"] == "<s>"
 
 
 def data_fields(folder, begins=True, values=None, **files):
@@ -418,7 +420,7 @@ def data_fields(folder, begins=True, values=None, **files):
   tensors = hf_checkpoints.random_tensors(values)
   tokenizer = hf_checkpoints.tokenizer_json(begins=begins)
   hf_checkpoints.write(folder, values, tensors, tokenizer, **files)
-  return convert.open_hf(folder).data
+  return conversions.tokenizer_of(hf.open(folder), folder)[1]
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -479,8 +481,9 @@ def test_what_ends_a_text(tmp_path, values, files, expected):
   # The files that come along say the same to whoever reads them.
   copy = tmp_path / "copy"
   copy.mkdir()
-  for name, text in convert.open_hf(tmp_path).files.items():
-    (copy / name).write_text(text)
+  files, _ = conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
+  for name, raw in files.items():
+    (copy / name).write_bytes(raw)
   if "not there" not in str(files) and "47" not in str(values):
     ids = {"</s>": 1} | {f"w{i}": i + 3 for i in range(5)}
     wanted = tuple(ids[name] for name in expected or ("</s>",))
@@ -497,7 +500,7 @@ def test_an_eos_id_that_is_no_number_is_named(tmp_path, file, value):
   values |= named if file == "config" else {}
   hf_checkpoints.write(tmp_path, values, tensors, **files)
   with pytest.raises(UserError, match=f"{file}.json: eos_token_id") as caught:
-    convert.open_hf(tmp_path)
+    conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
   assert "\n" not in str(caught.value)
 
 
@@ -505,13 +508,13 @@ def test_files_come_along_as_they_are(tmp_path):
   checkpoint(tmp_path)
   (tmp_path / "chat_template.jinja").write_bytes(b"{{ a }}\r\n\xc3\xa9")
   (tmp_path / "README.md").write_text("not this one")
-  files = convert.open_hf(tmp_path).files
+  files, _ = conversions.tokenizer_of(hf.open(tmp_path), tmp_path)
   # That of config.json lies beside a tokenizer from here on.
   assert json.loads(files["generation_config.json"]) == {"eos_token_id": 1}
   assert sorted(files) == [
     "chat_template.jinja", "generation_config.json", "tokenizer.json"
   ]  # fmt: skip
-  assert files["chat_template.jinja"] == "{{ a }}\r\né"
+  assert files["chat_template.jinja"].decode() == "{{ a }}\r\né"
 
 
 def compiled(name):
@@ -549,7 +552,7 @@ def test_one_tensor_inside_and_outside_of_a_wrapper(tmp_path):
   tensors["_orig_mod.model.norm.weight"] = tensors["model.norm.weight"] + 1
   rewrite(tmp_path, values, tensors)
   with pytest.raises(UserError, match="holds model.norm.weight twice, as"):
-    convert.open_hf(tmp_path)
+    hf.open(tmp_path)
 
 
 def test_a_model_without_its_prefix_is_not_taken_for_a_tied_one(tmp_path):
@@ -574,4 +577,4 @@ def test_weights_that_are_no_numbers_are_damage(tmp_path, value):
 def test_a_file_where_the_folder_is_meant(tmp_path):
   checkpoint(tmp_path)
   with pytest.raises(UserError, match="model.safetensors: is a file; give"):
-    convert.open_hf(tmp_path / "model.safetensors")
+    hf.open(tmp_path / "model.safetensors")

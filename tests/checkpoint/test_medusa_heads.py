@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import conversions
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +13,7 @@ import tiny
 import write_torch
 
 from mtpjax import parallel
-from mtpjax.checkpoint.convert import medusa
+from mtpjax.checkpoint.convert.formats import medusa
 from mtpjax.errors import UserError
 
 WIDTH, VOCAB = 16, 24
@@ -71,14 +72,14 @@ def test_logits_match_the_published_formula(tmp_path, suffix, n_layers, own):
   path = tmp_path / f"medusa_lm_head{suffix}"
   write(path, tensors)
   for given in (tmp_path, path):
-    opened = medusa.read_medusa(given)
-    assert opened.notes == () and opened.base_name == ""
+    opened = medusa.open(given)
+    assert opened.notes == () and opened.origin["base_name"] == ""
     assert dataclasses.asdict(opened.heads) == dict(
       kind="medusa", offsets=(1, 2, 3, 4), tap="normed", matched=False,
       n_layers=n_layers, unembedding="copied" if own else "shared",
     )  # fmt: skip
   model = model_of(opened.heads)
-  stacked = opened.load(model)
+  stacked = opened.load(model)["heads"]
   rng = np.random.default_rng(1)
   lm = {"unembedding": jnp.asarray(rng.normal(size=(WIDTH, VOCAB)), "float32")}
   unstacked = tuple(
@@ -101,9 +102,9 @@ def test_heads_of_a_whole_checkpoint(tmp_path):
   tensors = published(own=True, prefix="medusa_head.")
   rest = {"model.norm.weight": np.ones(WIDTH, np.float32)}
   write(tmp_path / "model.safetensors", tensors | rest)
-  opened = medusa.read_medusa(tmp_path)
+  opened = medusa.open(tmp_path)
   assert opened.heads.offsets == (1, 2, 3, 4)
-  params = opened.load(model_of(opened.heads))
+  params = opened.load(model_of(opened.heads))["heads"]
   for head in range(3):
     np.testing.assert_array_equal(
       params["map"]["kernel"][head],
@@ -120,8 +121,10 @@ def test_the_file_is_counted_not_the_config(tmp_path):
     "base_model_name_or_path": "some/model",
   }  # fmt: skip
   write(tmp_path / "medusa_lm_head.safetensors", published(5), config)
-  opened = medusa.read_medusa(tmp_path)
-  assert opened.heads.n_extra == 5 and opened.base_name == "some/model"
+  opened = medusa.open(tmp_path)
+  assert (
+    opened.heads.n_extra == 5 and opened.origin["base_name"] == "some/model"
+  )
   (note,) = opened.notes
   assert note.endswith("has 5 heads, its config.json says 2")
 
@@ -133,9 +136,9 @@ def test_the_file_is_counted_not_the_config(tmp_path):
 def test_round_trip_is_exact(tmp_path, n_layers, own, dtype):
   tensors = published(n_layers=n_layers, own=own, dtype=jnp.dtype(dtype))
   write(tmp_path / "medusa_lm_head.safetensors", tensors)
-  opened = medusa.read_medusa(tmp_path)
-  params = opened.load(model_of(opened.heads))
-  medusa.write_medusa(tmp_path / "out", opened.heads, params, "a/b", dtype)
+  opened = medusa.open(tmp_path)
+  params = opened.load(model_of(opened.heads))["heads"]
+  conversions.write_medusa(tmp_path / "out", opened.heads, params, "a/b", dtype)
   again = safetensors.numpy.load_file(
     tmp_path / "out" / "medusa_lm_head.safetensors"
   )
@@ -149,24 +152,24 @@ def test_round_trip_is_exact(tmp_path, n_layers, own, dtype):
     "base_model_name_or_path": "a/b",
     "version": "1" if own else "2",
   }
-  reopened = medusa.read_medusa(tmp_path / "out")
+  reopened = medusa.open(tmp_path / "out")
   assert reopened.heads == opened.heads and reopened.notes == ()
-  assert reopened.base_name == "a/b"
+  assert reopened.origin["base_name"] == "a/b"
 
 
 def test_same_values_on_a_mesh(tmp_path):
   write(tmp_path / "medusa_lm_head.safetensors", published())
-  opened = medusa.read_medusa(tmp_path)
-  one = opened.load(model_of(opened.heads))
+  opened = medusa.open(tmp_path)
+  one = opened.load(model_of(opened.heads))["heads"]
   mesh = parallel.make_mesh(tiny.config_lib.Mesh(fsdp=2, model=4))
-  many = opened.load(model_of(opened.heads, mesh))
+  many = opened.load(model_of(opened.heads, mesh))["heads"]
   assert len(many["unembedding"].sharding.device_set) == 8
   tiny.assert_close(many, one, 0.0)
 
 
 def refused(path, *words, **changes):
   with pytest.raises(UserError) as caught:
-    opened = medusa.read_medusa(path)
+    opened = medusa.open(path)
     opened.load(model_of(opened.heads, **changes))
   message = str(caught.value)
   assert "\n" not in message
@@ -249,13 +252,13 @@ def test_heads_that_the_layout_cannot_hold(tmp_path, changes, words):
   )
   params = tiny.random_params(model_of(heads).abstract()["heads"], 0)
   with pytest.raises(UserError) as caught:
-    medusa.write_medusa(tmp_path, heads, params, "", "float32")
+    conversions.write_medusa(tmp_path, heads, params, "", "float32")
   assert words in str(caught.value)
 
 
 def test_heads_are_not_overwritten(tmp_path):
   write(tmp_path / "medusa_lm_head.safetensors", published())
-  opened = medusa.read_medusa(tmp_path)
-  params = opened.load(model_of(opened.heads))
+  opened = medusa.open(tmp_path)
+  params = opened.load(model_of(opened.heads))["heads"]
   with pytest.raises(UserError, match="is there already"):
-    medusa.write_medusa(tmp_path, opened.heads, params, "", "float32")
+    conversions.write_medusa(tmp_path, opened.heads, params, "", "float32")

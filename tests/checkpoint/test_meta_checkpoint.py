@@ -6,6 +6,7 @@ positions on interleaved pairs, one layer after the other, in float64.
 
 import json
 
+import conversions
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +17,7 @@ import tokenizers
 import write_torch
 
 from mtpjax import parallel
-from mtpjax.checkpoint.convert.meta import open_meta
+from mtpjax.checkpoint.convert.formats import meta
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 from mtpjax.heads.context import HeadContext
@@ -169,7 +170,7 @@ def ours(source, ids, mesh=None):
 @pytest.mark.parametrize("suffix", [".00.pth", ".safetensors"])
 def test_logits_of_all_heads(tmp_path, suffix):
   tensors = checkpoint()
-  source = open_meta(write(tmp_path, tensors, suffix=suffix))
+  source = meta.open(write(tmp_path, tensors, suffix=suffix))
   assert source.model.n_layers == 3 and source.model.d_ff == 40
   assert source.heads.offsets == (1, 2, 3) and not source.heads.matched
   assert source.heads.tap == "before_last" and source.heads.kind == "block"
@@ -183,7 +184,7 @@ def test_logits_on_a_mesh(tmp_path):
   # Four devices share the heads' rows, which are cut and then reordered.
   mesh = parallel.make_mesh(tiny.config_lib.Mesh(data=2, fsdp=2, model=2))
   tensors = checkpoint()
-  source = open_meta(write(tmp_path, tensors))
+  source = meta.open(write(tmp_path, tensors))
   expected = all_heads(tensors, PARAMS, IDS, TRUNK, [NEXT, *EXTRA])
   model = MultiTokenModel(source.model, source.heads, mesh)
   cut = source.load(model)
@@ -198,7 +199,7 @@ def test_logits_on_a_mesh(tmp_path):
 def test_the_next_token_head_applied_twice_is_something_else(tmp_path):
   """A slip of a public port: all `layers`, then the last of them again."""
   tensors = checkpoint()
-  got = ours(open_meta(write(tmp_path, tensors)), IDS)
+  got = ours(meta.open(write(tmp_path, tensors)), IDS)
   slip = all_heads(tensors, PARAMS, IDS, [*TRUNK, NEXT], [NEXT, *EXTRA])
   for head in range(3):
     assert np.abs(got[:, head] - slip[:, head]).max() > 0.1
@@ -208,7 +209,7 @@ def test_extra_heads_are_never_dropped(tmp_path):
   """Another slip: only the names below `layers.` are taken along."""
   tensors = checkpoint()
   kept = {n: t for n, t in tensors.items() if not n.startswith("extra_heads.")}
-  source = open_meta(write(tmp_path, kept))
+  source = meta.open(write(tmp_path, kept))
   model = MultiTokenModel(
     source.model, source.heads, parallel.single_device_mesh()
   )
@@ -218,7 +219,7 @@ def test_extra_heads_are_never_dropped(tmp_path):
   assert "consolidated.00.pth" in message and "\n" not in message
   assert "extra_heads.0.attention_norm.weight is missing" in message
   # The slip's heads, made of the next-token head, differ from what is stored.
-  got = ours(open_meta(write(tmp_path, tensors)), IDS)
+  got = ours(meta.open(write(tmp_path, tensors)), IDS)
   slip = all_heads(tensors, PARAMS, IDS, TRUNK, [NEXT] * 3)
   np.testing.assert_allclose(got[:, 0], slip[:, 0], atol=1e-5)
   for head in (1, 2):
@@ -228,7 +229,7 @@ def test_extra_heads_are_never_dropped(tmp_path):
 def test_rotary_pairs_are_reordered(tmp_path):
   """Without it the logits would differ: halves and pairs are not the same."""
   tensors = checkpoint()
-  got = ours(open_meta(write(tmp_path, tensors)), IDS)
+  got = ours(meta.open(write(tmp_path, tensors)), IDS)
   stored = {
     name: t.reshape(-1, 2, 2, 16).swapaxes(1, 2).reshape(t.shape)
     if name.endswith(("wq.weight", "wk.weight"))
@@ -247,7 +248,7 @@ def test_a_plain_model(tmp_path):
   whole = params | {"n_kv_heads": 4, "rope_theta": 10_000.0}
   tensors = checkpoint(whole)
   frequencies = {"rope.freqs": np.ones(2, np.float32)}
-  source = open_meta(write(tmp_path, tensors | frequencies, params))
+  source = meta.open(write(tmp_path, tensors | frequencies, params))
   assert source.model.vocab_size == VOCAB and source.model.n_kv_heads == 4
   assert source.model.rope_theta == 10_000.0 and source.heads.n_extra == 0
   expected = all_heads(tensors, whole, IDS, ["layers.0"], ["layers.1"])
@@ -256,7 +257,7 @@ def test_a_plain_model(tmp_path):
 
 def test_bfloat16_stays_bfloat16(tmp_path):
   tensors = {n: t.astype(jnp.bfloat16) for n, t in checkpoint().items()}
-  source = open_meta(write(tmp_path, tensors))
+  source = meta.open(write(tmp_path, tensors))
   assert source.model.param_dtype == source.model.dtype == "bfloat16"
   params = source.load(
     MultiTokenModel(source.model, source.heads, parallel.single_device_mesh())
@@ -271,16 +272,17 @@ def test_what_comes_along(tmp_path):
   folder = write(tmp_path, checkpoint())
   settings = {"add_bos_token": True, "bos_token": "b", "eos_token": "c"}
   (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-  source = open_meta(folder)
-  assert sorted(source.files) == ["tokenizer.json", "tokenizer_config.json"]
-  assert source.data["add_bos"] and source.data["bos_token"] == "b"
-  assert source.data["eos_tokens"] == ("c",)
+  source = meta.open(folder)
+  files, data = conversions.tokenizer_of(source, folder)
+  assert sorted(files) == ["tokenizer.json", "tokenizer_config.json"]
+  assert data["add_bos"] and data["bos_token"] == "b"
+  assert data["eos_tokens"] == ("c",)
   assert source.origin["format"] == "meta"
 
 
 def refused(folder, *words):
   with pytest.raises(UserError) as caught:
-    source = open_meta(folder)
+    source = meta.open(folder)
     source.load(
       MultiTokenModel(source.model, source.heads, parallel.single_device_mesh())
     )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import write_torch
 
-from mtpjax.checkpoint.convert.torch_archive import TorchArchive
+from mtpjax.checkpoint.convert.containers.torch_archive import TorchArchive
 from mtpjax.errors import UserError
 
 

@@ -181,7 +181,7 @@ def generated(specs, group, requests, batch, chunk_passes, governor):
   with jax.default_matmul_precision("highest"):
     for results in decode.generate(
       specs, params_of(group)[1], requests, slow.EOS_IDS, batch, chunk_passes,
-      governor=governor,
+      chooser=governor,
     ):  # fmt: skip
       latest |= results
   return [latest[n] for n in range(len(requests))]

@@ -21,10 +21,10 @@ from decoding import (
   to_decode,
 )
 
+from mtpjax import budget, decode
 from mtpjax import config as config_lib
-from mtpjax import decode
+from mtpjax.budget import Governor, Level
 from mtpjax.decode import batch as batches
-from mtpjax.decode.budget import Governor, Level
 
 MODEL = multi_token_model()
 ROWS = 3
@@ -36,7 +36,7 @@ def queue(params, asked, eos_ids=(), chunk_passes=4, specs=None, governor=None):
   with jax.default_matmul_precision("highest"):
     yield from decode.generate(
       specs or [spec_of(MODEL, CHAIN)], params, asked, eos_ids, ROWS,
-      chunk_passes, governor=governor,
+      chunk_passes, chooser=governor,
     )  # fmt: skip
 
 
@@ -171,7 +171,7 @@ LEVELS = (Level(ROOT, 1.0, 0.010), Level(CHAIN, 3.4, 0.020))
 
 def level_specs(levels=LEVELS):
   stages = decode.Stages(is_sampled=True)
-  return decode.Spec.for_levels(MODEL, config_lib.Decode(), stages, levels)
+  return budget.programs(MODEL, config_lib.Decode(), stages, levels)
 
 
 class Scripted:

@@ -81,7 +81,7 @@ def ask(name, params, requests, batch=BATCH, chunk_passes=64):
   with jax.default_matmul_precision("highest"):
     for results in decode.generate(
       [PROGRAMS["plain"], spec], params, requests, (), batch, chunk_passes,
-      governor=Plan(1),
+      chooser=Plan(1),
     ):  # fmt: skip
       latest |= results
   assert all(r.finish_reason == "length" for r in latest.values())

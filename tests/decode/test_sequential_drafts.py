@@ -28,7 +28,7 @@ from mtpjax import decode, heads, parallel
 from mtpjax.decode import batch, verifiers
 from mtpjax.decode.drafters import sequential
 from mtpjax.decode.drafters.propose import propose
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 

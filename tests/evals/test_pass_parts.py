@@ -10,8 +10,8 @@ from tiny import multi_token_model
 from mtpjax.config import Heads
 from mtpjax.decode import Request, Spec, Stages, Tree, decode_params, verifiers
 from mtpjax.decode.batch import Packer
-from mtpjax.evals import pass_parts
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.speed import pass_parts
+from mtpjax.evals.speed.trial import Trial
 
 MODEL = multi_token_model(heads_config=Heads(offsets=(1, 2, 3), matched=False))
 REQUESTS = [

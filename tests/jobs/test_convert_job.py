@@ -311,9 +311,10 @@ def test_a_model_from_scratch_is_exported_without_its_heads(
   assert "2 extra heads of kind block" in line and "--next-only" in line
   assert not out.exists()
   mtpjax("export", "hf", "runs/quickstart", out, "--next-only")
-  assert "no tokenizer files: the ids are bytes" in capsys.readouterr().out
+  assert "LlamaForCausalLM" in capsys.readouterr().out
   assert names(out) == [
-    "config.json", "generation_config.json", "model.safetensors"
+    "config.json", "generation_config.json", "model.safetensors",
+    "tokenizer.json", "tokenizer_config.json",
   ]  # fmt: skip
   values = json.loads((out / "config.json").read_text())
   # Two of four layers paid for the heads.
@@ -327,6 +328,23 @@ def test_a_model_from_scratch_is_exported_without_its_heads(
   got_TV = np.asarray(logits(api.load("runs/quickstart"), ids_T))
   error = np.max(np.abs(got_TV - expected_TV))
   assert error <= 1e-5 * np.max(np.abs(expected_TV))
+
+
+def test_a_model_of_bytes_comes_back_as_one(in_tiny_root, tmp_path):
+  out, again = tmp_path / "out", tmp_path / "again"
+  mtpjax("export", "hf", "runs/quickstart", out, "--next-only")
+  mtpjax("convert", "hf", out, again)
+  ours, back = api.load("runs/quickstart"), api.load(again)
+  assert back.config.data.tokenizer == "bytes"
+  assert back.tokenizer.fingerprint == ours.tokenizer.fingerprint
+  assert not (again / "tokenizer.json").exists()
+  assert_same(back.params["lm"], ours.params["lm"])
+  asked = dict(prompts=["def f("], mode="next", max_new_tokens=8)
+  assert back.generate(**asked)[0].ids == ours.generate(**asked)[0].ids
+  # And from there once more, the same files.
+  mtpjax("export", "hf", again, tmp_path / "twice")
+  for file in out.iterdir():
+    assert (tmp_path / "twice" / file.name).read_bytes() == file.read_bytes()
 
 
 def test_an_existing_export_is_left_alone(in_tiny_root, tmp_path, fails):

@@ -12,7 +12,7 @@ from mtpjax import cli, config, decode
 from mtpjax.api.prompts import PER_REQUEST, read_prompt
 from mtpjax.decode import batch as batches
 from mtpjax.decode.grammar import compile as grammar
-from mtpjax.jobs.generate import read_prompts
+from mtpjax.jobs.prompts import read_prompts
 
 WORKDIR = "runs/quickstart"
 TEXT = "def f1(x):"

@@ -1,22 +1,11 @@
-"""Checkpoints of other formats, in and out."""
+"""Checkpoints of other formats, in and out.
 
-from mtpjax.checkpoint.convert.gguf_file import open_gguf
-from mtpjax.checkpoint.convert.hugging_face import open_hf
-from mtpjax.checkpoint.convert.medusa import (
-  MedusaHeads,
-  read_medusa,
-  write_medusa,
-)
-from mtpjax.checkpoint.convert.meta import open_meta
-from mtpjax.checkpoint.convert.source import NO_HEADS, Source
+A format (`formats`) knows names, settings and what lies beside the weights; a
+container (`containers`) holds named tensors. `layout` says how a parameter of
+ours is stored elsewhere, `assemble` reads by it, and `disassemble` writes.
+"""
 
-__all__ = [
-  "MedusaHeads",
-  "NO_HEADS",
-  "Source",
-  "open_gguf",
-  "open_hf",
-  "open_meta",
-  "read_medusa",
-  "write_medusa",
-]
+from mtpjax.checkpoint.convert.format import Format, Source, Target, Written
+from mtpjax.checkpoint.convert.formats import FORMATS
+
+__all__ = ["FORMATS", "Format", "Source", "Target", "Written"]

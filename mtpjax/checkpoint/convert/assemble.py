@@ -11,8 +11,13 @@ import jax
 import numpy as np
 
 from mtpjax import parallel
-from mtpjax.checkpoint.convert.layout import Leaf, rows_from_pairs
-from mtpjax.checkpoint.convert.tensors import Tensors
+from mtpjax.checkpoint.convert.containers.tensors import Tensors
+from mtpjax.checkpoint.convert.layout import (
+  Leaf,
+  rows_from_pairs,
+  shape_of_one,
+  stored_shape,
+)
 from mtpjax.errors import UserError
 
 _LISTED = 10
@@ -71,20 +76,6 @@ def assemble(
     n_read += array.size
   on_read(n_read)
   return jax.tree.unflatten(structure, arrays)
-
-
-def stored_shape(leaf: Leaf, shape: tuple[int, ...]) -> tuple[int, ...]:
-  """Returns the shape of each tensor of a parameter of this shape."""
-  return _stored_shape(leaf, shape[1:] if leaf.is_stacked else shape)
-
-
-def _stored_shape(leaf: Leaf, one: tuple[int, ...]) -> tuple[int, ...]:
-  """`stored_shape` from the shape of one layer or head."""
-  if leaf.is_flat:
-    return (math.prod(one),)
-  if leaf.n_in:
-    return math.prod(one[leaf.n_in :]), math.prod(one[: leaf.n_in])
-  return one
 
 
 def _check(
@@ -192,7 +183,7 @@ def _to_ours(
   """Turns a part of a tensor into the part of ours, of `part_shape`."""
   if leaf.pairs:
     # Heads are cut whole, so those of a part are its share of all heads.
-    rows = _stored_shape(leaf, shape)[0]
+    rows = shape_of_one(leaf, shape)[0]
     stored = rows_from_pairs(stored, leaf.pairs * stored.shape[0] // rows)
   if leaf.n_in:
     stored = stored.T

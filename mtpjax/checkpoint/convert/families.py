@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mtpjax import config as config_lib
-from mtpjax.checkpoint.convert.fields import Fields
 from mtpjax.checkpoint.convert.rotary import read_rotary, write_rotary
 from mtpjax.checkpoint.convert.unknown import check_unknown
+from mtpjax.config.published import Fields
 from mtpjax.errors import UserError
 
 

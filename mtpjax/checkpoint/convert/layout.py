@@ -11,7 +11,8 @@ Axes: D width, N attention heads, H head width, L layers.
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Leaf:
       `rows_from_pairs`; 0: in halves, as here.
     is_flat: all axes (but the stacked one) are stored as one: biases of
       attention heads.
+    first: the number in the name of the first layer or head.
   """
 
   path: str
@@ -39,6 +41,7 @@ class Leaf:
   n_in: int = 0
   pairs: int = 0
   is_flat: bool = False
+  first: int = 0
 
   @property
   def is_stacked(self) -> bool:
@@ -49,7 +52,8 @@ class Leaf:
     """Returns the names of the tensors of a parameter of this shape."""
     if not self.is_stacked:
       return [self.name]
-    return [self.name.replace("{i}", str(i)) for i in range(shape[0])]
+    numbers = range(self.first, self.first + shape[0])
+    return [self.name.replace("{i}", str(i)) for i in numbers]
 
 
 def lm_leaves(
@@ -86,6 +90,7 @@ def block_leaves(
   path: str,
   prefix: str = "",
   paired: bool = False,
+  first: int = 0,
 ) -> list[Leaf]:
   """Lists the parameters of stacked layers; see `lm_leaves`.
 
@@ -95,6 +100,7 @@ def block_leaves(
     path: where the layers are, "layers" or "layer" (of a block head).
     prefix: put before each name, as "extra_heads.{i}.".
     paired: queries and keys are stored in rotary pairs.
+    first: the number in the name of the first of them.
 
   Returns:
     A leaf for each parameter of a layer.
@@ -103,8 +109,9 @@ def block_leaves(
 
   def leaf(part: str, n_in: int = 0, pairs: int = 0, is_flat=False) -> Leaf:
     return Leaf(
-      f"{path}/{part}", prefix + names[part], n_in, pairs * paired, is_flat
-    )
+      f"{path}/{part}", prefix + names[part], n_in, pairs * paired, is_flat,
+      first,
+    )  # fmt: skip
 
   found = [
     leaf("attention_norm/scale"),
@@ -131,6 +138,27 @@ def block_leaves(
   return found
 
 
+def below(path: str, leaves: Sequence[Leaf]) -> list[Leaf]:
+  """Returns leaves of a subtree as those of the tree that has it at `path`."""
+  return [
+    dataclasses.replace(leaf, path=f"{path}/{leaf.path}") for leaf in leaves
+  ]
+
+
+def stored_shape(leaf: Leaf, shape: tuple[int, ...]) -> tuple[int, ...]:
+  """Returns the shape of each tensor of a parameter of this shape."""
+  return shape_of_one(leaf, shape[1:] if leaf.is_stacked else shape)
+
+
+def shape_of_one(leaf: Leaf, one: tuple[int, ...]) -> tuple[int, ...]:
+  """Returns `stored_shape` from the shape of one layer or head."""
+  if leaf.is_flat:
+    return (math.prod(one),)
+  if leaf.n_in:
+    return math.prod(one[leaf.n_in :]), math.prod(one[: leaf.n_in])
+  return one
+
+
 def rows_from_pairs(matrix: np.ndarray, n_heads: int) -> np.ndarray:
   """Reorders rows stored as rotary pairs into halves, within each head.
 
@@ -148,10 +176,3 @@ def rows_from_pairs(matrix: np.ndarray, n_heads: int) -> np.ndarray:
   rest = matrix.shape[1:]
   pairs = matrix.reshape(n_heads, -1, 2, *rest)
   return pairs.swapaxes(1, 2).reshape(matrix.shape)
-
-
-def rows_to_pairs(matrix: np.ndarray, n_heads: int) -> np.ndarray:
-  """Undoes `rows_from_pairs`."""
-  rest = matrix.shape[1:]
-  halves = matrix.reshape(n_heads, 2, -1, *rest)
-  return halves.swapaxes(1, 2).reshape(matrix.shape)

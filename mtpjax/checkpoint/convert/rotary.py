@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mtpjax import config as config_lib
-from mtpjax.checkpoint.convert.fields import Fields
+from mtpjax.config.published import Fields
 from mtpjax.errors import UserError
 
 # What each kind takes, beside what all do.

@@ -18,7 +18,7 @@ from mtpjax import losses, parallel
 from mtpjax.config import LOSS_MODES, Config
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.model import masks
 from mtpjax.progress import Progress
 

@@ -1,0 +1,1 @@
+"""Files of named tensors, behind one protocol (`tensors.Tensors`)."""
