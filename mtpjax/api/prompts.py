@@ -107,6 +107,7 @@ def override_settings(
   config = config_lib.override(
     config, {f"decode.{name}": value for name, value in values.items()}
   )
+  decode.mode_of(config.decode)
   decode.verifiers.of(config.decode)
   return config
 

@@ -6,6 +6,7 @@ from mtpjax import config as config_lib
 from mtpjax.budget.levels import Level
 from mtpjax.decode import verifiers
 from mtpjax.decode.controls import Stages
+from mtpjax.decode.drafters import drafting_heads
 from mtpjax.decode.spec import Spec
 from mtpjax.heads import MultiTokenModel
 
@@ -32,10 +33,10 @@ def programs(
     UserError: a tree that the heads don't reach or the verifier can't take.
   """
   deepest = max(level.tree.max_depth for level in levels)
+  drafter = drafting_heads(model, deepest)
   return [
     Spec(
-      model, level.tree, stages, "heads", verifiers.of(settings),
-      kept_heads=deepest, room=deepest + 1,
+      model, level.tree, stages, drafter, verifiers.of(settings), deepest + 1
     )
     for level in levels
   ]  # fmt: skip

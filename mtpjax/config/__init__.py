@@ -13,7 +13,7 @@ from mtpjax.config.builtin import (
   built_in_experiments,
   experiment_file,
 )
-from mtpjax.config.decode import DECODE_MODES, Decode
+from mtpjax.config.decode import Decode
 from mtpjax.config.experiment import (
   Config,
   config_from_dict,
@@ -49,7 +49,6 @@ __all__ = [
   "Base",
   "BuiltIn",
   "Config",
-  "DECODE_MODES",
   "Data",
   "Decode",
   "HEAD_KINDS",

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 from mtpjax.heads.context import HeadContext
+from mtpjax.heads.wiring import CHAIN
 from mtpjax.model import KeyValues, block, linear, norm
 
 
@@ -25,6 +26,8 @@ class SequentialHead(nn.Module):
   config: config_lib.Model
   heads: config_lib.Heads
   keeps_cache = True
+  wiring = CHAIN
+  n_attention_layers = 1
 
   def setup(self):
     """Creates the parts."""

@@ -15,6 +15,7 @@ import numpy as np
 from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
 from mtpjax.decode import batch as batches
+from mtpjax.decode import step as steps
 from mtpjax.model import masks
 
 V, D = 11, 16
@@ -130,6 +131,20 @@ def advance(spec, params, tables, state, passes):
 
 def read(state):
   return [trace.result() for trace in batches.read_traces(state)]
+
+
+def candidates(spec, params, tables, state, noise_BJV):
+  """Returns (what a drafter ranks, all depths joined, and its drafts)."""
+  ranked = []
+  context = steps.context_of(spec, params, tables, state, noise_BJV)
+
+  def rank(*arguments):
+    ranked.append(context.rank(*arguments))
+    return ranked[-1]
+
+  drafts = spec.drafter.propose(context._replace(rank=rank), state.draft)
+  joined = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *ranked)
+  return joined, drafts
 
 
 def random_requests(seed, temperature, n=4):

@@ -67,7 +67,7 @@ PROGRAMS = {
   "rejection": program(TREE, verifiers.Rejection()),
   "block": program(CHAIN, verifiers.Block()),
   "typical": program(CHAIN, verifiers.Typical()),
-  "lookup": program(CHAIN, verifiers.Rejection(), drafter="lookup"),
+  "lookup": program(CHAIN, verifiers.Rejection(), drafter=drafters.Lookup()),
 }
 
 

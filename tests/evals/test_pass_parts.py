@@ -35,15 +35,11 @@ def test_parts_in_turn_make_a_step(verifier, tree):
   for _ in range(3):
     whole = pass_parts._pass(spec, params, trial.tables, whole)
     noise_BJV = pass_parts._noise(spec, state)
-    tokens_BQ, is_valid_BQ, drafts = pass_parts._draft(
-      spec, params, trial.tables, state, noise_BJV
-    )
-    out, logits_BQV = pass_parts._trunk(plain, params, state, tokens_BQ)
-    verdict = pass_parts._verify(
-      spec, trial.tables, state, tokens_BQ, is_valid_BQ, logits_BQV, drafts
-    )
+    drafts = pass_parts._draft(spec, params, trial.tables, state, noise_BJV)
+    out, logits_BQV = pass_parts._trunk(plain, params, state, drafts.tokens_BQ)
+    verdict = pass_parts._verify(spec, trial.tables, state, drafts, logits_BQV)
     state = pass_parts._commit(
-      plain, params, trial.tables, state, out, logits_BQV, is_valid_BQ, verdict
+      plain, params, trial.tables, state, drafts, out, logits_BQV, verdict
     )
   assert (whole.n_tokens_B >= 4).all()
   for a, b in zip(jax.tree.leaves(state), jax.tree.leaves(whole), strict=True):

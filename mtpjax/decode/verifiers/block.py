@@ -1,6 +1,7 @@
 """Block verification: the drafts of a chain, judged together."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -23,7 +24,7 @@ class Block(Verifier):
 
   def check(self, tree: Tree) -> None:
     """Raises UserError unless the tree is a chain of first candidates."""
-    if tree.is_chain:
+    if tree.is_path:
       return
     for node, (parent, rank) in enumerate(
       zip(tree.parents, tree.ranks, strict=True)
@@ -41,6 +42,7 @@ class Block(Verifier):
     valid_BQ: jax.Array,
     target_BQV: jax.Array,
     draft_BMV: jax.Array | None,
+    drawn_from: Sequence[int] = (),
   ) -> Conditionals:
     """Block verification of a chain.
 
@@ -55,7 +57,8 @@ class Block(Verifier):
       valid_BQ: whether a node holds a draft; the chain ends before the first
         that doesn't, or whose draft has no mass there.
       target_BQV: target after each node, at least float32.
-      draft_BMV: draft of each depth, from 1.
+      draft_BMV: distributions of drafts.
+      drawn_from: see `Verifier.judge`.
 
     Returns:
       `Conditionals`.
@@ -65,7 +68,8 @@ class Block(Verifier):
     assert draft_BMV is not None
     n_drafts = tree.max_depth
     depth_M = np.arange(n_drafts)
-    target_BMV, draft_BMV = target_BQV[:, :-1], draft_BMV[:, :n_drafts]
+    target_BMV = target_BQV[:, :-1]
+    draft_BMV = draft_BMV[:, np.array(drawn_from or depth_M, int)]
     tokens_BM, valid_BM = tokens_BQ[:, 1:], valid_BQ[:, 1:]
     p_BM = mass_of(target_BMV, depth_M, tokens_BM, valid_BM)
     q_BM = mass_of(draft_BMV, depth_M, tokens_BM, valid_BM)

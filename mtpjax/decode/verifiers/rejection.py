@@ -1,6 +1,7 @@
 """Recursive rejection: sampled siblings, tried in the order of their draw."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -41,6 +42,7 @@ class Rejection(Verifier):
     valid_BQ: jax.Array,
     target_BQV: jax.Array,
     draft_BMV: jax.Array | None,
+    drawn_from: Sequence[int] = (),
   ) -> Conditionals:
     """Recursive rejection sampling without replacement.
 
@@ -63,7 +65,8 @@ class Rejection(Verifier):
         0, is passed over. Lossless only if no draft is valid after an invalid
         sibling that was drawn too, and validity does not hang on the draws.
       target_BQV: p after each node, at least float32.
-      draft_BMV: q of each depth, from 1.
+      draft_BMV: distributions of drafts, q those of siblings.
+      drawn_from: see `Verifier.judge`.
 
     Returns:
       `Conditionals`.
@@ -75,7 +78,8 @@ class Rejection(Verifier):
     # Leaves keep their target, and they are most of a tree.
     inner_P = np.flatnonzero(tree.has_child_QC.any(axis=1))
     target_BPV = target_BQV[:, inner_P]
-    draft_BPV = draft_BMV[:, tree.depth_Q[inner_P]]
+    from_I = np.array(drawn_from or tree.depth_Q[1:] - 1, int)
+    draft_BPV = draft_BMV[:, from_I[tree.children_QC[inner_P, 0] - 1]]
     accept_BQ = jnp.ones(tokens_BQ.shape, target_BQV.dtype)
     for has_P, child_P in zip(
       tree.has_child_QC[inner_P].T, tree.children_QC[inner_P].T, strict=True

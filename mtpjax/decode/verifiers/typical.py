@@ -5,6 +5,7 @@ What comes is more conventional than what the model would say.
 """
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -38,6 +39,7 @@ class Typical(Verifier):
     valid_BQ: jax.Array,
     target_BQV: jax.Array,
     draft_BMV: jax.Array | None = None,
+    drawn_from: Sequence[int] = (),
   ) -> Conditionals:
     """Accepts what is likely enough. LOSSY: changes the distribution of texts.
 
@@ -52,13 +54,14 @@ class Typical(Verifier):
       valid_BQ: whether a node holds a draft; one that doesn't never passes.
       target_BQV: target after each node.
       draft_BMV: not used.
+      drawn_from: not used.
 
     Returns:
       `Conditionals`, all accept_BQ 0 or 1.
 
     Source: Cai et al. 2024, arXiv 2401.10774 (Medusa), section 2.3.1.
     """
-    del draft_BMV
+    del draft_BMV, drawn_from
     parents_Q = np.array(tree.parents)
     mass_BQ = mass_of(target_BQV, parents_Q, tokens_BQ, valid_BQ)
     entropy_BQ = jnp.sum(special.entr(target_BQV), axis=-1)

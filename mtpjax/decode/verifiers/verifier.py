@@ -1,6 +1,7 @@
 """What every verifier is: a frozen value, its options its fields."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar
 
 import jax
@@ -42,6 +43,7 @@ class Verifier:
     valid_BQ: jax.Array,
     target_BQV: jax.Array,
     draft_BMV: jax.Array | None,
+    drawn_from: Sequence[int] = (),
   ) -> Conditionals:
     """Says how likely each node stands, and what follows it.
 
@@ -50,8 +52,10 @@ class Verifier:
       tokens_BQ: token of each node.
       valid_BQ: whether a node holds a draft.
       target_BQV: the model's distribution after each node, at least float32.
-      draft_BMV: the distributions that the drafts of each depth, from 1, were
-        drawn from; None unless `needs_draft_probs`.
+      draft_BMV: the distributions that drafts were drawn from; None unless
+        `needs_draft_probs`.
+      drawn_from: for each node but the root, which of these; by default that
+        of its depth. Siblings share one.
 
     Returns:
       `Conditionals`.

@@ -87,23 +87,18 @@ def _ranks_of_text(
   lm = params["lm"]
   out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
   keys_B = noise.request_key(seed, index)[None]
-  if model.is_chain:
-    chain_MBTD = model.apply_chain(
-      params["heads"], lm, out.tap_BTD, tokens_BT, context,
-      jnp.zeros(model.heads.n_extra),
-    )  # fmt: skip
+  stack = model.wiring.stack(
+    model, params, out.tap_BTD, tokens_BT, context,
+    jnp.zeros(model.heads.n_extra),
+  )  # fmt: skip
 
   def of_depth(depth: int) -> jax.Array:
-    head = jax.tree.map(lambda leaf: leaf[depth - 1], params["heads"])
-    if model.is_chain:
-      hidden_BTD = model.trunk.final_norm(
-        lm["final_norm"], chain_MBTD[depth - 1]
-      )
-    else:
-      hidden_BTD = model.apply_head(
-        head, lm["final_norm"], out.tap_BTD, context
-      )
-    own_DV = head.get("unembedding", model.trunk.unembedding(lm))
+    one, own = jax.tree.map(
+      lambda leaf: leaf[depth - 1],
+      (stack.per_offset, params["heads"].get("unembedding")),
+    )
+    hidden_BTD = stack.hidden(one, lm["final_norm"], out.tap_BTD, context)
+    own_DV = model.trunk.unembedding(lm) if own is None else own
     logits_TV = unembed(hidden_BTD, own_DV)[0]
     noise_TV = noise.position_noise(
       keys_B, positions_BT + 1 + depth, logits_TV.shape[-1]

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from mtpjax.decode import Request, Spec, Stages, Tree
 from mtpjax.decode.batch import Packer
+from mtpjax.decode.drafters import NoDrafts, drafting_heads
 from mtpjax.evals.speed.pass_parts import draft_secs
 from mtpjax.evals.speed.trial import Trial
 from mtpjax.heads import MultiTokenModel
@@ -101,22 +102,22 @@ def measure_pass_costs(
   ]
   stages = Stages.of(requests)
   # Plain decoding keeps no caches of heads; trees share the state of all.
+  heads = drafting_heads(model, deepest)
   specs = [
     Spec(
-      model, tree, stages, kept_heads=deepest if tree.max_depth else 0,
-      room=room,
+      model, tree, stages, heads if tree.max_depth else NoDrafts(), room=room
     )
     for tree in trees
-  ]  # fmt: skip
+  ]
   packer = Packer.of(specs[0], requests, ())
   trials = [Trial(spec, params, packer, requests) for spec in specs]
   # The prompts run once for all programs that keep the same caches.
-  by_caches = {trial.spec.kept_heads: trial for trial in trials}
-  states = {heads: trial.start() for heads, trial in by_caches.items()}
+  by_drafter = {trial.spec.drafter: trial for trial in trials}
+  states = {drafter: trial.start() for drafter, trial in by_drafter.items()}
   secs: list[list[float]] = [[] for _ in trials]
   for round_ in range(repeats + 1):
     for trial, times in zip(trials, secs, strict=True):
-      state = states[trial.spec.kept_heads]
+      state = states[trial.spec.drafter]
       taken, _ = trial.run(jax.tree.map(jnp.copy, state), _PASSES)
       if round_:  # the first round compiles
         times.append(taken / _PASSES)

@@ -10,12 +10,10 @@ import jax
 
 from mtpjax.decode import DecodeState, Spec, Stages, verifiers
 from mtpjax.decode import step as passes
-from mtpjax.decode.drafters.drafts import Drafts
-from mtpjax.decode.drafters.propose import fill_tree, propose
+from mtpjax.decode.drafters import Drafts
 from mtpjax.decode.sampling import Tables
 from mtpjax.decode.verifiers import Verdict
 from mtpjax.evals.speed.trial import Trial
-from mtpjax.model import TrunkOutput
 
 _SERIES = 20  # calls that are timed together
 
@@ -59,26 +57,24 @@ def measure_parts(trial: Trial) -> PassParts:
   )
   state = trial.start()
   noise_BJV = _noise(spec, state)
-  draft_secs, (tokens_BQ, is_valid_BQ, drafts) = _series(
-    _draft, spec, params, tables, state, noise_BJV
-  )
+  draft_secs, drafts = _series(_draft, spec, params, tables, state, noise_BJV)
   trunk_secs, (out, logits_BQV) = _series(
-    _trunk, plain, params, state, tokens_BQ
+    _trunk, plain, params, state, drafts.tokens_BQ
   )
   verify_secs, verdict = _series(
-    _verify, spec, tables, state, tokens_BQ, is_valid_BQ, logits_BQV, drafts
+    _verify, spec, tables, state, drafts, logits_BQV
   )
 
   def commit(state: DecodeState) -> DecodeState:
     return _commit(
-      plain, params, tables, state, out, logits_BQV, is_valid_BQ, verdict
+      plain, params, tables, state, drafts, out, logits_BQV, verdict
     )
 
   commit_secs, _ = _donating_series(commit, state)
   return PassParts(
     bare_pass_secs(trial),
     trunk_secs,
-    draft_secs if spec.drafting_heads or spec.tree.max_depth else 0.0,
+    draft_secs if spec.n_ranked or spec.tree.max_depth else 0.0,
     verify_secs,
     commit_secs,
   )
@@ -120,71 +116,22 @@ def _donating_series(
   return (time.perf_counter() - begin) / _SERIES, state
 
 
-@functools.partial(
-  jax.jit, static_argnames=("spec",), donate_argnames=("state",)
+# The parts of `decode.step`, each a program.
+_jit = functools.partial(jax.jit, static_argnums=0)
+_noise, _draft, _trunk = map(
+  _jit, (passes.noise_after_root, passes.draft, passes.run_tree)
 )
-def _pass(
-  spec: Spec, params: Any, tables: Tables, state: DecodeState
-) -> DecodeState:
-  return passes.step(spec, params, tables, state)
+_pass = _jit(passes.step, donate_argnames="state")
+_commit = _jit(passes.commit, donate_argnames="state")
 
 
-@functools.partial(jax.jit, static_argnames=("spec",))
-def _noise(spec: Spec, state: DecodeState) -> jax.Array | None:
-  return passes.noise_behind_root(spec, state)
-
-
-# What follows is `decode.step.step`, cut where one part ends.
-
-
-@functools.partial(jax.jit, static_argnames=("spec",))
-def _draft(
-  spec: Spec,
-  params: Any,
-  tables: Tables,
-  state: DecodeState,
-  noise_BJV: jax.Array | None,
-) -> tuple[jax.Array, jax.Array, Drafts | None]:
-  drafts = propose(spec, params, tables, state, noise_BJV)
-  return *fill_tree(spec.tree, state.root_B, drafts), drafts
-
-
-@functools.partial(jax.jit, static_argnames=("spec",))
-def _trunk(
-  spec: Spec, params: Any, state: DecodeState, tokens_BQ: jax.Array
-) -> tuple[TrunkOutput, jax.Array]:
-  return passes.run_tree(spec, params, state, tokens_BQ)
-
-
-@functools.partial(jax.jit, static_argnames=("spec",))
+@_jit
 def _verify(
   spec: Spec,
   tables: Tables,
   state: DecodeState,
-  tokens_BQ: jax.Array,
-  is_valid_BQ: jax.Array,
+  drafts: Drafts,
   logits_BQV: jax.Array,
-  drafts: Drafts | None,
 ) -> Verdict:
-  noise_BJV = _noise(spec, state)
-  return passes.verify(
-    spec, tables, state, tokens_BQ, is_valid_BQ, logits_BQV, drafts, noise_BJV
-  )
-
-
-@functools.partial(
-  jax.jit, static_argnames=("spec",), donate_argnames=("state",)
-)
-def _commit(
-  spec: Spec,
-  params: Any,
-  tables: Tables,
-  state: DecodeState,
-  out: TrunkOutput,
-  logits_BQV: jax.Array,
-  is_valid_BQ: jax.Array,
-  verdict: Verdict,
-) -> DecodeState:
-  return passes.commit(
-    spec, params, tables, state, is_valid_BQ, out, logits_BQV, verdict
-  )
+  noise_BJV = passes.noise_after_root(spec, state)
+  return passes.verify(spec, tables, state, drafts, logits_BQV, noise_BJV)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mtpjax.decode import DecodeState, Request, Result, Spec, Tree, verifiers
 from mtpjax.decode import batch as batches
+from mtpjax.decode.drafters import NoDrafts
 
 _UNTIL_DONE = 1 << 30
 
@@ -44,9 +45,10 @@ class Trial:
     self.spec = spec
     self.params = params
     self.tables = packer.tables
-    # Prompts know nothing of drafts, so modes share the program that runs them.
+    # Prompts know nothing of trees, so modes share the program that runs them.
+    drafter = NoDrafts() if spec.drafter.keeps_nothing else spec.drafter
     self._prompt_spec = dataclasses.replace(
-      spec, tree=Tree.root(), drafter="heads", verifier=verifiers.Coupled()
+      spec, tree=Tree.root(), drafter=drafter, verifier=verifiers.Coupled()
     )
     self._capacity = packer.capacity
     self._rows = list(range(len(requests)))
