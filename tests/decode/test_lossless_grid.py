@@ -23,6 +23,7 @@ from decoding import (
 )
 
 from mtpjax import decode
+from mtpjax.decode import drafters
 
 TIE = 1e-5  # two scores so close are a matter of rounding
 GROUPS, GROUP = 10, 30  # a group has a model of its own
@@ -380,7 +381,8 @@ def test_a_longer_neighbour_does_not_matter():
 def test_programs_that_take_turns_say_what_either_says():
   ties = 0
   for group, levels, chunk_passes in [
-    (6, (1, 5), 1), (7, (6, 2), 2), (8, (0, LOOKUP, 3, MERGED), 1), (9, (0, 1), 3),
+    (6, (1, 5), 1), (7, (6, 2), 2), (8, (0, LOOKUP, 3, MERGED), 1),
+    (9, (0, 1), 3),
   ]:  # fmt: skip
     results, plan = take_turns(group, levels, chunk_passes=chunk_passes)
     ties += compare(group, groups()[group], plain(group), results)

@@ -25,6 +25,8 @@ from mtpjax import budget, decode
 from mtpjax import config as config_lib
 from mtpjax.budget import Governor, Level
 from mtpjax.decode import batch as batches
+from mtpjax.decode import drafters
+from mtpjax.evals.speed.unseen import Unseen
 
 MODEL = multi_token_model()
 ROWS = 3

@@ -20,7 +20,7 @@ from scipy import stats
 
 from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
-from mtpjax.decode import noise, verifiers
+from mtpjax.decode import drafters, noise, verifiers
 
 V, BATCH, ROUNDS = 5, 32, 20_000
 PROMPT = (3, 1, 4, 1)
@@ -51,23 +51,25 @@ def params_of(seed):
   return params, to_decode(model(), params)
 
 
-COUPLED = verifiers.Coupled()
-
-
-def program(tree, verifier=COUPLED, **changes):
+def program(tree, verifier="coupled", drafter=None):
+  """A program that can take turns with the others."""
   stages = decode.Stages(is_sampled=True, truncates=True)
+  heads = drafters.drafting_heads(model(), 3)
+  if isinstance(verifier, str):
+    verifier = verifiers.VERIFIERS[verifier]()
   return decode.Spec(
-    model(), tree, stages, verifier=verifier, room=4, **changes
-  )
+    model(), tree, stages, drafters.Keeping(drafter or heads, (heads,)),
+    verifier, room=4,
+  )  # fmt: skip
 
 
 PROGRAMS = {
   "plain": program(decode.Tree.root()),
   "coupled": program(CHAIN),
-  "rejection": program(TREE, verifiers.Rejection()),
-  "block": program(CHAIN, verifiers.Block()),
-  "typical": program(CHAIN, verifiers.Typical()),
-  "lookup": program(CHAIN, verifiers.Rejection(), drafter=drafters.Lookup()),
+  "rejection": program(TREE, "rejection"),
+  "block": program(CHAIN, "block"),
+  "typical": program(CHAIN, "typical"),
+  "lookup": program(CHAIN, "rejection", drafters.Lookup()),
 }
 
 
