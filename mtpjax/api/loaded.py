@@ -367,7 +367,7 @@ class Loaded:
   ) -> tuple[list[decode.Spec], Governor | None]:
     """Returns the programs of a mode, and what chooses between them."""
     stages = decode.Stages.of(requests)
-    if decode.mode_of(settings).make is not None:
+    if decode.mode_of(settings).tree is not None:
       return [decode.Spec.for_mode(self.model, settings, stages)], None
     path = WorkDir(self.workdir).calibration
     calibration = Calibration.load(path)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from mtpjax.budget.levels import Choice, Level, PassCosts
+from mtpjax.budget.levels import HEADS, Choice, Level, PassCosts
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 
@@ -152,8 +152,9 @@ def choose(
   ranks: Ranks,
   costs: PassCosts,
   margin: float = 0.02,
+  others: Iterable[Level] = (),
 ) -> Choice:
-  """Chooses the tree with the most tokens per second.
+  """Chooses what commits the most tokens per second.
 
   Args:
     trees: candidates, as from `grow`; all chains and the root join them. None
@@ -162,29 +163,31 @@ def choose(
       grown on, which flatter them.
     costs: measured, with drafting and at the batch size to decode with.
     margin: gain over plain decoding below which none is taken.
+    others: what other drafters do, measured.
 
   Returns:
     The choice and the reason for it.
   """
   plain = Level(Tree.root(), 1.0, costs.secs(1))
   best = plain
-  for level in _candidates(trees, ranks, costs):
+  for level in [*_candidates(trees, ranks, costs), *others]:
     if best is plain or level.tokens_per_sec > best.tokens_per_sec:
       best = level
   speed = best.tokens_per_sec / plain.tokens_per_sec
   nodes, ratio = best.tree.size, best.pass_secs / plain.pass_secs
+  by = "" if best.mode == HEADS else f" by {best.mode}"
   if best is plain:
     reason = "plain decoding: no depth was drafted"
   elif speed > 1 + margin:
     reason = (
-      f"{nodes} nodes, {best.tree.max_depth} deep: "
+      f"{nodes} nodes{by}, {best.tree.max_depth} deep: "
       f"{best.tokens_per_pass:.2f} tokens per pass reach {speed:.2f}x: a pass "
       f"over {nodes} nodes costs {ratio:.2f} plain passes"
     )
   else:
     asked = f" of the {1 + margin:.2f}x asked for" if speed > 1 else ""
     reason = (
-      f"plain decoding: the best tree ({nodes} nodes, "
+      f"plain decoding: the best tree ({nodes} nodes{by}, "
       f"{best.tokens_per_pass:.2f} tokens per pass) would reach only "
       f"{speed:.2f}x{asked}: a pass over {nodes} nodes costs {ratio:.2f} plain "
       "passes"
@@ -197,6 +200,7 @@ def choose(
     best.tokens_per_sec,
     speed,
     reason,
+    best.mode,
   )
 
 
@@ -245,13 +249,15 @@ def ladder(
     costs: measured.
 
   Returns:
-    Plain decoding, a smaller tree, the chosen tree; plain decoding alone if
-    that was chosen.
+    Plain decoding, a smaller tree, the chosen tree; no smaller one if another
+    drafter than the heads was chosen; plain decoding alone if that was.
   """
   plain = Level(Tree.root(), 1.0, costs.secs(1))
-  chosen = Level(choice.tree, choice.tokens_per_pass, choice.pass_secs)
+  chosen = choice.level
   if chosen.tokens_per_pass <= 1:
     return (plain,)
+  if chosen.mode != HEADS:
+    return (plain, chosen)
   # The share of the predicted gain at which chosen and plain break even.
   share = (chosen.pass_secs / plain.pass_secs - 1) / (
     chosen.tokens_per_pass - 1

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from mtpjax.decode import tree_files
+from mtpjax.decode import MODES, tree_files
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
+
+HEADS = "tree"  # the mode whose drafter fills any tree from the heads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,11 +26,13 @@ class Level:
     tree: the root alone is plain decoding.
     tokens_per_pass: tokens a row commits per pass, at least 1.
     pass_secs: seconds of a pass.
+    mode: whose drafter fills the tree, see `decode.MODES`.
   """
 
   tree: Tree
   tokens_per_pass: float
   pass_secs: float
+  mode: str = HEADS
 
   @property
   def tokens_per_sec(self) -> float:
@@ -47,7 +51,7 @@ class Level:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-  """The tree that is predicted to be the fastest.
+  """The tree and the drafter that are predicted to be the fastest.
 
   Attributes:
     tree: the root alone if no tree pays.
@@ -56,6 +60,7 @@ class Choice:
     tokens_per_sec: of one row; times the batch for all of them.
     speed_over_plain: tokens per second over those of plain decoding.
     reason: a sentence for a person.
+    mode: whose drafter fills the tree, see `decode.MODES`.
   """
 
   tree: Tree
@@ -64,6 +69,12 @@ class Choice:
   tokens_per_sec: float
   speed_over_plain: float
   reason: str
+  mode: str = HEADS
+
+  @property
+  def level(self) -> Level:
+    """What was chosen, as a level."""
+    return Level(self.tree, self.tokens_per_pass, self.pass_secs, self.mode)
 
   def to_dict(self) -> dict[str, Any]:
     """Returns the choice, ready for JSON."""
@@ -186,6 +197,8 @@ def _value(where: str, value: Any) -> Any:
       raise UserError(f"calibration: {where}: {reason}") from None
   if name == "reason":
     good = isinstance(value, str)
+  elif name == "mode":
+    good = value in MODES and MODES[value].tree is not None
   elif name == "points":
     good = isinstance(value, (list, tuple)) and all(map(_is_point, value))
     value = tuple(map(tuple, value)) if good else value

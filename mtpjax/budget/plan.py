@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from mtpjax import config as config_lib
+from mtpjax import decode
 from mtpjax.budget.levels import Level
 from mtpjax.decode import verifiers
 from mtpjax.decode.controls import Stages
-from mtpjax.decode.drafters import drafting_heads
+from mtpjax.decode.drafters import Keeping, drafting_heads
+from mtpjax.decode.modes import n_drafting
 from mtpjax.decode.spec import Spec
 from mtpjax.heads import MultiTokenModel
 
@@ -23,7 +25,7 @@ def programs(
     model: the model.
     settings: verifier and what belongs to it.
     stages: what the requests need.
-    levels: trees to switch between.
+    levels: drafters and trees to switch between.
 
   Returns:
     A program per level. All of them keep the caches of all heads that one
@@ -32,11 +34,18 @@ def programs(
   Raises:
     UserError: a tree that the heads don't reach or the verifier can't take.
   """
-  deepest = max(level.tree.max_depth for level in levels)
-  drafter = drafting_heads(model, deepest)
+  modes = [decode.MODES[level.mode] for level in levels]
+  n_kept = max(
+    n_drafting(model, level.tree) if mode.needs_heads else 0
+    for mode, level in zip(modes, levels, strict=True)
+  )
+  kept = (drafting_heads(model, n_kept),) if n_kept else ()
+  room = 1 + max(level.tree.max_depth for level in levels)
   return [
     Spec(
-      model, level.tree, stages, drafter, verifiers.of(settings), deepest + 1
+      model, level.tree, stages,
+      Keeping(mode.drafter(model, settings, level.tree, n_kept), kept),
+      verifiers.of(settings), room,
     )
-    for level in levels
+    for mode, level in zip(modes, levels, strict=True)
   ]  # fmt: skip

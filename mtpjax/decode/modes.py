@@ -16,7 +16,6 @@ from mtpjax.decode.tree_files import parse_tree
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
-Plan = tuple[Drafter, Tree]
 _LOOKUP_LENGTH = 4
 _MERGED_LENGTH = 4
 _MERGED_NGRAM = 8
@@ -27,53 +26,72 @@ class Mode:
   """How a mode drafts.
 
   Attributes:
-    make: (model, settings) -> the drafter and its tree; None for a mode that
-      is chosen by measurements, see `budget`.
+    tree: (model, settings) -> the tree it fills; None for a mode that is chosen
+      by measurements, see `budget`.
+    drafter: (model, settings, tree, heads to keep at least) -> what fills it.
     needs_heads: drafts with the head of offset 2 at least.
-    takes_tree: `tree` says what its drafts look like.
+    takes_tree: `tree` of the settings says what its drafts look like.
     takes_length: `draft_length` says how many it drafts.
+    lengths_tried: draft lengths that calibration decodes with, for drafters
+      whose drafts no ranking of heads predicts.
   """
 
-  make: Callable[[MultiTokenModel, config_lib.Decode], Plan] | None
+  tree: Callable[[MultiTokenModel, config_lib.Decode], Tree] | None
+  drafter: Callable[[MultiTokenModel, config_lib.Decode, Tree, int], Drafter]
   needs_heads: bool = False
   takes_tree: bool = False
   takes_length: bool = False
+  lengths_tried: tuple[int, ...] = ()
 
 
-def _next(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
-  return NoDrafts(), Tree.root()
+def n_drafting(model: MultiTokenModel, tree: Tree) -> int:
+  """Returns how many heads reach into a tree."""
+  return min(tree.max_depth, model.heads.chain_length)
 
 
-def _chain(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
-  tree = Tree.chain(settings.draft_length or model.heads.chain_length)
-  return drafting_heads(model, tree.max_depth), tree
+def _no_drafts(model, settings, tree, n_kept) -> Drafter:
+  return NoDrafts()
 
 
-def _tree(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
-  tree = parse_tree(settings.tree)
-  return drafting_heads(model, tree.max_depth), tree
+def _heads(model, settings, tree, n_kept) -> Drafter:
+  return drafting_heads(model, max(tree.max_depth, n_kept))
 
 
-def _lookup(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
-  length = settings.draft_length or _LOOKUP_LENGTH
-  return Lookup(settings.lookup_ngram), Tree.chain(length)
+def _lookup(model, settings, tree, n_kept) -> Drafter:
+  return Lookup(settings.lookup_ngram)
 
 
-def _merged(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
-  tree = Tree.chain(settings.draft_length or _MERGED_LENGTH)
-  reach = min(tree.max_depth, model.heads.chain_length)
-  lookup = Lookup(max(settings.lookup_ngram, _MERGED_NGRAM))
-  return Merged(drafting_heads(model, reach), lookup), tree
+def _merged(model, settings, tree, n_kept) -> Drafter:
+  heads = drafting_heads(model, max(n_drafting(model, tree), n_kept))
+  return Merged(heads, Lookup(max(settings.lookup_ngram, _MERGED_NGRAM)))
 
 
 MODES: dict[str, Mode] = {
-  "next": Mode(_next),
-  "chain": Mode(_chain, needs_heads=True, takes_length=True),
-  "tree": Mode(_tree, needs_heads=True, takes_tree=True),
-  "lookup": Mode(_lookup, takes_length=True),
-  "merged": Mode(_merged, needs_heads=True, takes_length=True),
-  "auto": Mode(None),
-}
+  "next": Mode(lambda model, settings: Tree.root(), _no_drafts),
+  "chain": Mode(
+    lambda model, settings: Tree.chain(
+      settings.draft_length or model.heads.chain_length
+    ),
+    _heads, needs_heads=True, takes_length=True,
+  ),
+  "tree": Mode(
+    lambda model, settings: parse_tree(settings.tree),
+    _heads, needs_heads=True, takes_tree=True,
+  ),
+  "lookup": Mode(
+    lambda model, settings: Tree.chain(
+      settings.draft_length or _LOOKUP_LENGTH
+    ),
+    _lookup, takes_length=True, lengths_tried=(4, 7),
+  ),
+  "merged": Mode(
+    lambda model, settings: Tree.chain(
+      settings.draft_length or _MERGED_LENGTH
+    ),
+    _merged, needs_heads=True, takes_length=True, lengths_tried=(4, 7),
+  ),
+  "auto": Mode(None, _no_drafts),
+}  # fmt: skip
 
 
 def mode_of(settings: config_lib.Decode) -> Mode:
@@ -114,7 +132,9 @@ def require_heads(model: MultiTokenModel, mode: str) -> int:
   return model.heads.chain_length
 
 
-def plan(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
+def plan(
+  model: MultiTokenModel, settings: config_lib.Decode
+) -> tuple[Drafter, Tree]:
   """Returns the drafter and the tree of a mode; not of `auto`, see `budget`.
 
   Args:
@@ -130,5 +150,6 @@ def plan(model: MultiTokenModel, settings: config_lib.Decode) -> Plan:
   mode = mode_of(settings)
   if mode.needs_heads:
     require_heads(model, settings.mode)
-  assert mode.make is not None, "chosen by measurements"
-  return mode.make(model, settings)
+  assert mode.tree is not None, "chosen by measurements"
+  tree = mode.tree(model, settings)
+  return mode.drafter(model, settings, tree, 0), tree

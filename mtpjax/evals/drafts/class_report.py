@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mtpjax import decode
+from mtpjax.decode.drafters import Drafter
 from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import MultiTokenModel
 
@@ -17,9 +18,13 @@ def decode_texts(
   tree: decode.Tree,
   requests: Sequence[decode.Request],
   eos_ids: Sequence[int],
+  drafter: Drafter | None = None,
 ) -> list[decode.Result]:
-  """Decodes requests with one tree; the root alone is plain decoding."""
-  spec = decode.Spec(model, tree, decode.Stages.of(requests))
+  """Decodes requests with one tree, filled by the heads if nobody else does."""
+  stages = decode.Stages.of(requests)
+  spec = decode.Spec(model, tree, stages)
+  if drafter is not None:
+    spec = decode.Spec(model, tree, stages, drafter)
   results: dict[int, decode.Result] = {}
   for latest in decode.generate(
     [spec], decode_params, requests, eos_ids, min(_BATCH, len(requests)),

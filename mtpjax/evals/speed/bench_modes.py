@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from mtpjax import config as config_lib
+from mtpjax.budget import Level, programs
 from mtpjax.decode import Spec, Stages, Tree, parse_tree, verifiers
 from mtpjax.decode.drafters import drafting_heads
 from mtpjax.decode.modes import MODES, mode_of, require_heads
@@ -31,7 +32,7 @@ def mode_spec(
   stages: Stages,
   tree: str = "",
   verifier: str = "coupled",
-  calibrated: Tree | None = None,
+  calibrated: Level | None = None,
 ) -> Spec:
   """Returns the program of a mode.
 
@@ -42,8 +43,8 @@ def mode_spec(
     tree: of mode tree, see `parse_tree`; "" takes the part of `DEFAULT_TREE`
       that the heads reach.
     verifier: of drafts at a temperature.
-    calibrated: of mode auto, the tree that calibration chose, here without
-      switching to another; the root alone is plain decoding.
+    calibrated: of mode auto, what calibration chose, here without switching
+      to another.
 
   Returns:
     The program.
@@ -61,13 +62,14 @@ def mode_spec(
     mode=mode, tree=(tree or DEFAULT_TREE) if takes_tree else "",
     verifier=verifier,
   )  # fmt: skip
-  if mode_of(settings).make is None:
+  if mode_of(settings).tree is None:
     if calibrated is None:
       raise UserError(
         f"--modes: {mode} needs a work directory that `mtpjax calibrate` has "
         "seen"
       )
-    return Spec(model, calibrated, stages, verifier=judge)
+    [spec] = programs(model, settings, stages, [calibrated])
+    return spec
   if takes_tree and not tree and model.heads.chain_length:
     cut = parse_tree(DEFAULT_TREE).cut(model.heads.chain_length)
     return Spec(model, cut, stages, verifier=judge)
@@ -80,7 +82,7 @@ def mode_specs(
   stages: Stages,
   tree: str = "",
   verifier: str = "coupled",
-  calibrated: Tree | None = None,
+  calibrated: Level | None = None,
 ) -> dict[str, Spec]:
   """Returns the programs of several modes; see `mode_spec`."""
   for mode in modes:

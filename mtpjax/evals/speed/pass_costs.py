@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from mtpjax.decode import Request, Spec, Stages, Tree
 from mtpjax.decode.batch import Packer
-from mtpjax.decode.drafters import NoDrafts, drafting_heads
+from mtpjax.decode.drafters import Drafter, NoDrafts, drafting_heads
 from mtpjax.evals.speed.pass_parts import draft_secs
 from mtpjax.evals.speed.trial import Trial
 from mtpjax.heads import MultiTokenModel
@@ -69,6 +69,7 @@ def measure_pass_costs(
   requests: Sequence[Request],
   trees: Sequence[Tree],
   repeats: int = 5,
+  others: Sequence[tuple[Drafter, Tree]] = (),
 ) -> list[tuple[int, float]]:
   """Times passes of the loop, drafting, verification and commit included.
 
@@ -83,15 +84,18 @@ def measure_pass_costs(
       ends a text.
     trees: within reach of the heads; the root alone is plain decoding.
     repeats: rounds.
+    others: drafters that do not fill any tree, each with the one it fills.
 
   Returns:
-    Per tree its nodes, root included, and the median seconds of a pass.
+    Per tree its nodes, root included, and the median seconds of a pass; first
+    those of `trees`, then those of `others`.
 
   Raises:
     UserError: a tree that the heads don't reach.
   """
   deepest = max(tree.max_depth for tree in trees)
-  room = 1 + deepest
+  every = [*trees, *(tree for _, tree in others)]
+  room = 1 + max(tree.max_depth for tree in every)
   # Each pass may accept all of its drafts; the last one must not end a text.
   new = 2 + _PASSES * room
   requests = [
@@ -108,7 +112,7 @@ def measure_pass_costs(
       model, tree, stages, heads if tree.max_depth else NoDrafts(), room=room
     )
     for tree in trees
-  ]
+  ] + [Spec(model, tree, stages, one, room=room) for one, tree in others]
   packer = Packer.of(specs[0], requests, ())
   trials = [Trial(spec, params, packer, requests) for spec in specs]
   # The prompts run once for all programs that keep the same caches.
@@ -123,7 +127,7 @@ def measure_pass_costs(
         times.append(taken / _PASSES)
   return [
     (tree.size, statistics.median(times))
-    for tree, times in zip(trees, secs, strict=True)
+    for tree, times in zip(every, secs, strict=True)
   ]
 
 

@@ -137,7 +137,7 @@ def run(
       requests = make_requests(batch, temperature)
       chosen = None
       if calibration is not None:
-        chosen = calibration.nearest(batch, temperature).choice.tree
+        chosen = calibration.nearest(batch, temperature).choice.level
       specs = mode_specs(
         model, modes, Stages.of(requests), settings.tree, settings.verifier,
         chosen,
