@@ -201,7 +201,7 @@ class Slip(verifiers.Rejection):
   name: str = ""
 
   def judge(self, *args):
-    return SLIPS[self.name](*args)
+    return SLIPS[self.name](*args[:5])  # drafts come one after the other
 
 
 @pytest.mark.parametrize("slip", SLIPS)
