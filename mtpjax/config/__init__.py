@@ -25,8 +25,8 @@ from mtpjax.config.experiment import (
 )
 from mtpjax.config.files import load_config, load_experiment
 from mtpjax.config.sections import (
-  HEAD_KINDS,
   LOSS_MODES,
+  TAPS,
   Base,
   Data,
   Heads,
@@ -34,6 +34,7 @@ from mtpjax.config.sections import (
   Mesh,
   Model,
   Optim,
+  Tap,
   Train,
 )
 from mtpjax.config.values import (
@@ -46,12 +47,13 @@ from mtpjax.config.values import (
 )
 
 __all__ = [
+  "TAPS",
+  "Tap",
   "Base",
   "BuiltIn",
   "Config",
   "Data",
   "Decode",
-  "HEAD_KINDS",
   "Heads",
   "LOSS_MODES",
   "Loss",

@@ -33,6 +33,6 @@ class LinearHead(nn.Module):
       ("embed_out",),
       c.dtype,
       c.param_dtype,
-      is_identity=self.heads.tap != "before_last",
+      is_identity=not self.heads.tapped.is_inside,
       name="map",
     )(hidden_BTD)

@@ -23,6 +23,7 @@ class MedusaHead(nn.Module):
   keeps_cache = False
   wiring = PARALLEL
   n_attention_layers = 0
+  options = ("n_layers", "unembedding")
 
   @nn.compact
   def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:

@@ -15,9 +15,7 @@ from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
-from mtpjax.heads.linear import LinearHead
-from mtpjax.heads.medusa import MedusaHead
-from mtpjax.heads.sequential import SequentialHead
+from mtpjax.heads.kinds import kind_of
 from mtpjax.heads.wiring import Wiring
 from mtpjax.model import (
   KeyValues,
@@ -30,26 +28,6 @@ from mtpjax.model import (
 
 if TYPE_CHECKING:
   from mtpjax.model.foreign import ForeignModule, ForeignTrunk
-
-HEADS: dict[str, Any] = {
-  "block": BlockHead,
-  "linear": LinearHead,
-  "medusa": MedusaHead,
-  "sequential": SequentialHead,
-}
-
-
-def kind_of(heads: config_lib.Heads) -> Any:
-  """Returns the class of a kind of head.
-
-  Raises:
-    UserError: it is not in `HEADS`.
-  """
-  if heads.kind not in HEADS:
-    raise UserError(
-      f"heads.kind: {heads.kind!r} is not one of {', '.join(HEADS)}"
-    )
-  return HEADS[heads.kind]
 
 
 def count_values(tree: Any) -> int:
@@ -114,9 +92,9 @@ class MultiTokenModel:
       from mtpjax.model.foreign import ForeignTrunk
 
       return ForeignTrunk(
-        self.foreign_trunk, self.config, self.heads.tap, self.mesh
+        self.foreign_trunk, self.config, self.heads.tapped, self.mesh
       )
-    return Trunk(self.config, self.trunk_layers, self.heads.tap, self.mesh)
+    return Trunk(self.config, self.trunk_layers, self.heads.tapped, self.mesh)
 
   @property
   def trunk_layers(self) -> int:
@@ -153,7 +131,7 @@ class MultiTokenModel:
       return self.config.n_layers, extra
     removed = round(extra / layer)
     depth = self.config.n_layers - removed
-    least = 2 if self.heads.tap == "before_last" else 1
+    least = 2 if self.heads.tapped.is_inside else 1
     if depth < least:
       raise UserError(
         f"model.n_layers: {self.config.n_layers} layers cannot pay for "
@@ -271,7 +249,7 @@ class MultiTokenModel:
     hidden_BTD = cast(
       jax.Array, self.head.apply({"params": head_params}, tap_BTD, context)
     )
-    if self.heads.tap == "normed":
+    if self.heads.tapped.is_normed:
       return hidden_BTD
     return self.trunk.final_norm(norm_params, hidden_BTD)
 

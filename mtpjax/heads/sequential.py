@@ -29,6 +29,22 @@ class SequentialHead(nn.Module):
   wiring = CHAIN
   n_attention_layers = 1
 
+  @staticmethod
+  def check(heads: config_lib.Heads) -> None:
+    """Raises UserError for another tap, or offsets with gaps."""
+    if heads.tap != "last":
+      raise UserError(
+        f"heads.tap: {heads.tap!r} is not what {heads.kind} heads read; give "
+        "--heads.tap last"
+      )
+    run = tuple(range(1, len(heads.offsets) + 1))
+    if heads.offsets != run:
+      raise UserError(
+        f"heads.offsets: {heads.offsets} leaves an offset out, and each "
+        f"{heads.kind} head goes on from the one before; give "
+        f"{','.join(map(str, run))}"
+      )
+
   def setup(self):
     """Creates the parts."""
     c = self.config

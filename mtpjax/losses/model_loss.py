@@ -66,7 +66,7 @@ def model_loss(
       tap_probe=None if only_heads else probes_M[0],
     )
     tap_BTD, hidden_BTD = out.tap_BTD, out.hidden_BTD
-  if "hidden" not in batch or model.heads.tap != "normed":
+  if "hidden" not in batch or not model.heads.tapped.is_normed:
     hidden_BTD = trunk.final_norm(lm["final_norm"], hidden_BTD)
   unembedding_DV = trunk.unembedding(lm)
   if loss.targets == "teacher_soft":

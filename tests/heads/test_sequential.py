@@ -404,7 +404,7 @@ def test_flops_count_the_layers_of_the_heads():
 )
 def test_what_a_chain_cannot_be_is_one_line(changes, words):
   with pytest.raises(UserError) as error:
-    sequential(**changes)
+    tiny.multi_token_model(None, sequential(**changes))
   assert "\n" not in str(error.value)
   for word in words:
     assert word in str(error.value)
