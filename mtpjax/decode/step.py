@@ -149,6 +149,7 @@ def commit(
   committed = Committed(
     out.tap_BTD,
     state.length_B[:, None] + jnp.asarray(spec.tree.depth_Q),
+    state.root_B,
     path_BJ,
     verdict.tokens_BJ,
     verdict.n_tokens_B,

@@ -38,6 +38,7 @@ class Committed(NamedTuple):
   Attributes:
     tap_BQD: tapped states of all nodes of the tree.
     positions_BQ: their positions.
+    root_B: the last token that was committed before.
     path_BJ: the accepted path, root first; the last node is repeated.
     tokens_BJ: the tokens after its nodes.
     n_tokens_B: how many of these count.
@@ -46,6 +47,7 @@ class Committed(NamedTuple):
 
   tap_BQD: jax.Array
   positions_BQ: jax.Array
+  root_B: jax.Array
   path_BJ: jax.Array
   tokens_BJ: jax.Array
   n_tokens_B: jax.Array
