@@ -192,13 +192,12 @@ def published_models():
   """A model of each kind of heads, with a tap of each; some are published."""
   for kind, tap in itertools.product(HEADS, ("last", "normed")):
     offsets = (1,) if kind == "none" else (1, 2, 3)
+    heads = config_lib.Heads(kind=kind, offsets=offsets, tap=tap, matched=False)
     try:
-      heads = config_lib.Heads(
-        kind=kind, offsets=offsets, tap=tap, matched=False
-      )
+      model = tiny.multi_token_model(heads_config=heads)
     except UserError:
       continue  # a kind that has no such tap
-    yield tiny.multi_token_model(heads_config=heads)
+    yield model
   yield tiny.multi_token_model(heads_config=config_lib.Heads.none())
 
 
