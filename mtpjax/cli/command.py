@@ -27,6 +27,12 @@ from mtpjax.cli import (
 from mtpjax.cli.arguments import Parser, as_json, write_figures
 from mtpjax.errors import UserError
 
+# Modules whose `add` adds a command, or several, in the order of the help.
+COMMANDS = [
+  built_in, experiment, generate, chat, inspect, calibrate, bench, tokenizer,
+  convert,
+]  # fmt: skip
+
 
 def build_parser() -> Parser:
   """Returns the parser of all commands."""
@@ -41,10 +47,7 @@ def build_parser() -> Parser:
   commands = parser.add_subparsers(
     dest="command", metavar="COMMAND", required=True
   )
-  for command in (
-    built_in, experiment, generate, chat, inspect, calibrate, bench, tokenizer,
-    convert,
-  ):  # fmt: skip
+  for command in COMMANDS:
     command.add(commands)
   return parser
 

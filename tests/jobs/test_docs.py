@@ -45,7 +45,8 @@ class Block:
 
   def commands(self):
     """The arguments of every call of mtpjax, continued lines joined."""
-    joined = self.text.replace("\\\n", " ")
+    joined = re.sub(r"\$\([^)]*\)", "OUTPUT", self.text)
+    joined = joined.replace("\\\n", " ")
     for old, new in IN_TINY_ROOT.items():
       joined = joined.replace(old, new)
     lines = [line for line in joined.split("\n") if line.startswith("mtpjax ")]
@@ -71,17 +72,11 @@ RUN = [b for b in BLOCKS if "not run: " not in b.remark]
 PARSED = [b for b in BLOCKS if b.remark.startswith("parsed, not run: ")]
 
 
-@pytest.fixture(scope="module")
-def copied_root(tiny_root, tmp_path_factory):
-  """Examples write files, into a copy of what all tests share."""
-  root = tmp_path_factory.mktemp("docs") / "root"
-  shutil.copytree(tiny_root, root)
-  return root
-
-
 @pytest.fixture
-def in_copy(copied_root, monkeypatch):
-  monkeypatch.chdir(copied_root)
+def in_copy(tiny_root, tmp_path, monkeypatch):
+  """Examples write files, into a copy of what all tests share."""
+  shutil.copytree(tiny_root, tmp_path / "root")
+  monkeypatch.chdir(tmp_path / "root")
 
 
 def of(language, chosen):
