@@ -23,7 +23,10 @@ FLAGS = {
   "xla_force_host_platform_device_count": "8",
   "xla_backend_optimization_level": "0",
   "xla_cpu_use_fusion_emitters": "false",  # gone in jaxlib 0.12
+  "xla_cpu_parallel_codegen_split_count": "1",  # one module, for one core
 }
+# As many memory maps as a process holds before programs are unloaded.
+MANY_MAPS = 30_000
 
 
 def is_known(flag):
@@ -71,15 +74,25 @@ def pytest_unconfigure():
     shutil.rmtree(cache_dir, ignore_errors=True)
 
 
+def _maps():
+  """The number of memory maps of this process; 0 where none can be read."""
+  try:
+    with open("/proc/self/maps", "rb") as file:
+      return sum(1 for _ in file)
+  except OSError:
+    return 0
+
+
 @pytest.fixture(autouse=True, scope="module")
 def release_programs():
-  """Unloads the programs of a file of tests behind it.
+  """Unloads all programs after a file of tests, where there are many.
 
-  Each holds memory maps. A process may have 65,530 of them, and dies, while
-  it loads a program, where it gets no more.
+  Each holds memory maps. A process may have 65,530 of them, and dies when it
+  loads a program and gets no more. Until then the files of a folder share
+  their programs.
   """
   yield
-  if "jax" in sys.modules:
+  if "jax" in sys.modules and _maps() > MANY_MAPS:
     sys.modules["jax"].clear_caches()
     gc.collect()
 

@@ -13,6 +13,11 @@ AS_USERS: dict[str, int | bool] = {"xla_backend_optimization_level": 3}
 if "xla_cpu_use_fusion_emitters" in os.environ["XLA_FLAGS"]:
   AS_USERS["xla_cpu_use_fusion_emitters"] = True
 full_jit = functools.partial(jax.jit, compiler_options=AS_USERS)
+# What XLA makes of a program as users have it, for tests that read the text or
+# the memory of it and never run it. Machine code comes after that: how good it
+# is changes neither, and costs half of the time.
+UNRUN = AS_USERS | {"xla_backend_optimization_level": 0}
+jit_unrun = functools.partial(jax.jit, compiler_options=UNRUN)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from decoding import (
   start,
   to_decode,
 )
-from programs import AS_USERS, computations
+from programs import UNRUN, computations
 
 from mtpjax import config as config_lib
 from mtpjax.decode import batch, step
@@ -33,7 +33,7 @@ MADE = re.compile(
 
 def made(lowered):
   """Lists the lines that make an array out of others, by its shape."""
-  compiled = lowered.compile(compiler_options=AS_USERS)
+  compiled = lowered.compile(compiler_options=UNRUN)
   return [
     (tuple(map(int, found[1].split(","))), line.strip())
     for lines in computations(compiled.as_text()).values()

@@ -338,7 +338,7 @@ def test_logits_of_one_offset_at_a_time_are_alive():
     loss = config_lib.Loss(mode=mode, chunk_tokens=256)
     ids = jax.ShapeDtypeStruct((4, 128), jnp.int32)
     batch = dict(tokens=ids, segments=ids, positions=ids, loss_mask=ids)
-    step = programs.full_jit(tiny.value_and_grad(model, loss))
+    step = programs.jit_unrun(tiny.value_and_grad(model, loss))
     ones = jax.ShapeDtypeStruct((n,), jnp.float32)
     lowered = step.lower(parallel.unbox(model.abstract()), ones, batch, ones)
     return programs.temporary_bytes(lowered.compile())

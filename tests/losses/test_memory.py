@@ -49,7 +49,7 @@ def temporary_bytes(mode, n, b, t, d, v):
       chunk_tokens=256,
     )[0]
 
-  step = programs.full_jit(jax.value_and_grad(loss))
+  step = programs.jit_unrun(jax.value_and_grad(loss))
   return programs.temporary_bytes(step.lower(inputs, targets).compile())
 
 
@@ -63,7 +63,7 @@ def ordinary_bytes(b, t, d, v):
       jnp.take_along_axis(log_probs_BTV, ids_BT[..., None], axis=-1)
     )
 
-  step = programs.full_jit(jax.value_and_grad(loss, argnums=(0, 1)))
+  step = programs.jit_unrun(jax.value_and_grad(loss, argnums=(0, 1)))
   return programs.temporary_bytes(
     step.lower(
       abstract(b, t, d), abstract(d, v), abstract(b, t, dtype=jnp.int32)
