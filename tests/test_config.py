@@ -114,7 +114,6 @@ def test_fields_that_need_each_other_change_together():
     ({"loss.weights": "1,1,1,nan"}, ["loss.weights"]),
     ({"loss.z_loss": "-1"}, ["loss.z_loss: -1.0"]),
     ({"loss.mode": "fast"}, ["loss.mode: 'fast'", "fused, remat, unrolled"]),
-    ({"heads.kind": "mlp"}, ["heads.kind: 'mlp'", "block, linear, medusa"]),
     ({"heads.tap": "first"}, ["heads.tap: 'first'"]),
     ({"model.dtype": "float8"}, ["model.dtype: 'float8'"]),
     ({"model.n_kv_heads": "3"}, ["model.n_kv_heads: 3", "8"]),

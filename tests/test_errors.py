@@ -4,9 +4,9 @@ import shlex
 
 import pytest
 
+from mtpjax.budget import Calibration
 from mtpjax.checkpoint import WorkDir
 from mtpjax.data import load_fingerprint
-from mtpjax.decode.budget import Calibration
 from mtpjax.errors import UserError, quoted
 
 ODD = ("my run", "[1]", "it's", "$HOME", "a;b", "*", "", "naïve run")

@@ -10,8 +10,8 @@ import mtpjax
 PACKAGE = pathlib.Path(mtpjax.__file__).parent
 ANYONE_MAY_READ = {"config", "errors", "progress", "staging", "_version"}
 BELOW_JOBS = {
-  "train", "evals", "decode", "superposed", "checkpoint", "losses", "heads",
-  "model", "data", "parallel",
+  "train", "evals", "budget", "decode", "superposed", "checkpoint", "losses",
+  "heads", "model", "data", "parallel",
 }  # fmt: skip
 MAY_IMPORT = {
   # What is offered to users of the library, imported when it is asked for.
@@ -27,7 +27,16 @@ MAY_IMPORT = {
   "jobs": BELOW_JOBS | {"api"},
   "api": BELOW_JOBS,
   "train": {"losses", "heads", "model", "data", "checkpoint", "parallel"},
-  "evals": {"decode", "losses", "data", "heads", "model", "parallel"},
+  "evals": {
+    "budget",
+    "decode",
+    "losses",
+    "data",
+    "heads",
+    "model",
+    "parallel",
+  },
+  "budget": {"decode", "losses", "data", "heads", "model"},
   "decode": {"heads", "model", "parallel"},
   "superposed": {"decode", "model"},
   "checkpoint": {"parallel"},
@@ -38,6 +47,8 @@ MAY_IMPORT = {
   "data": set(),
   "parallel": set(),
 }
+# What commands have in common: how they print, and read what they are given.
+SHARED_BY_JOBS = {"prompts", "reading", "report"}
 NEVER = {"experiments", "launch", "tests"}
 
 
@@ -75,6 +86,17 @@ def part_of(names):
   )
 
 
+def is_another_job(importer, target):
+  """Do modules of two commands meet? Folders of jobs are one command each.
+
+  `SHARED_BY_JOBS` are no commands.
+  """
+  if importer[:1] != ["jobs"] or target[:1] != ["jobs"]:
+    return False
+  job = "".join(target[1:2])
+  return job != "".join(importer[1:2]) and job not in SHARED_BY_JOBS
+
+
 def violations(package):
   """Lists what breaks the rules, as "file:line: reason"."""
   found = []
@@ -96,6 +118,8 @@ def violations(package):
         found.append(f"{where}:{line}: imports {root}")
       if root != "mtpjax":
         continue
+      if is_another_job(names, rest):
+        found.append(f"{where}:{line}: a job imports {name}")
       target = part_of(rest).split(".")[0] if rest else "__init__"
       if importer != "__init__" and target not in MAY_IMPORT:
         # A public name of the package itself, or something not in the table.
@@ -139,6 +163,13 @@ def test_the_table_says_what_it_should():
     ("model/a.py", "from experiments import quickstart",
      "imports experiments"),
     ("model/a.py", "import tests.conftest", "imports tests"),
+    ("jobs/a.py", "from mtpjax.jobs import b", "a job imports mtpjax.jobs.b"),
+    ("jobs/a.py", "from mtpjax.jobs.bench.b import c",
+     "a job imports mtpjax.jobs.bench.b.c"),
+    ("jobs/bench/a.py", "from mtpjax.jobs.generate import b",
+     "a job imports mtpjax.jobs.generate.b"),
+    ("budget/a.py", "from mtpjax import evals", "budget imports evals"),
+    ("decode/a.py", "from mtpjax import budget", "decode imports budget"),
     ("model/utils.py", "", "a module named utils"),
     ("helpers/a.py", "", "not in the table"),
   ],
@@ -159,6 +190,8 @@ def test_a_planted_violation_is_found(tmp_path, file, source, reason):
     ("checkpoint/convert/a.py", "from mtpjax.heads import HEADS"),
     ("checkpoint/convert/a.py", "from mtpjax.checkpoint import store"),
     ("data/a.py", "from mtpjax.errors import UserError"),
+    ("jobs/bench/a.py", "from mtpjax.jobs.bench.b import c"),
+    ("jobs/a.py", "from mtpjax.jobs.report import b"),
     ("__init__.py", "from mtpjax._version import __version__"),
   ],
 )

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import jax
 
+from mtpjax import budget, decode, parallel
 from mtpjax import config as config_lib
-from mtpjax import decode, parallel
 from mtpjax.api.prompts import (
   Asked,
   Prompt,
@@ -24,6 +24,7 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
+from mtpjax.budget import Calibration, Governor
 from mtpjax.checkpoint import Base, Store, WorkDir, imported_length, places
 from mtpjax.data import (
   FINGERPRINT,
@@ -41,7 +42,6 @@ from mtpjax.data import (
   require_within,
   with_bos,
 )
-from mtpjax.decode.budget import Calibration, Governor
 from mtpjax.errors import UserError, quoted
 from mtpjax.heads import MultiTokenModel, count_params
 
@@ -72,6 +72,11 @@ class Generation:
   proposed: int
   accepted: int
   seed: int | None = None
+
+  @property
+  def tokens_per_pass(self) -> float | None:
+    """See `decode.tokens_per_pass`."""
+    return decode.tokens_per_pass([self])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -362,7 +367,7 @@ class Loaded:
   ) -> tuple[list[decode.Spec], Governor | None]:
     """Returns the programs of a mode, and what chooses between them."""
     stages = decode.Stages.of(requests)
-    if settings.mode != "auto":
+    if decode.mode_of(settings).tree is not None:
       return [decode.Spec.for_mode(self.model, settings, stages)], None
     path = WorkDir(self.workdir).calibration
     calibration = Calibration.load(path)
@@ -376,7 +381,9 @@ class Loaded:
     [(usual, _)] = temperatures.most_common(1)
     entry = calibration.nearest(batch, usual)
     # Greedy rows are judged alike by all verifiers.
-    verifier = settings.verifier if stages.is_sampled else "coupled"
+    verifier: decode.verifiers.Verifier = decode.verifiers.Coupled()
+    if stages.is_sampled:
+      verifier = decode.verifiers.of(settings)
     apart = entry.apart_from(batch, usual, verifier)
     if apart:
       _warn(
@@ -386,8 +393,8 @@ class Loaded:
         "verifier coupled"
       )
     levels = entry.levels
-    return decode.Spec.for_levels(self.model, settings, stages, levels), (
-      Governor(levels)
+    return budget.programs(self.model, settings, stages, levels), Governor(
+      levels
     )
 
 

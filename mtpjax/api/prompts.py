@@ -104,9 +104,12 @@ def override_settings(
     values["json_schema"] = _dumped(values["json_schema"])
   if values.get("mode", config.decode.mode) != config.decode.mode:
     values = {"tree": "", "draft_length": 0} | values
-  return config_lib.override(
+  config = config_lib.override(
     config, {f"decode.{name}": value for name, value in values.items()}
   )
+  decode.mode_of(config.decode)
+  decode.verifiers.of(config.decode)
+  return config
 
 
 def _texts(name: str, value: Any) -> tuple[str, ...]:

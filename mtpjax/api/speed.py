@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mtpjax import decode
 from mtpjax.api.loaded import Decoding, Generation
 
 
@@ -13,12 +14,14 @@ def speed(generations: Sequence[Generation], reached: Decoding | None) -> str:
     reached: of their last chunk of passes; None without any.
 
   Returns:
-    Tokens, tokens per pass and, unless the prompts' own passes were all,
+    Tokens and, unless the prompts' own passes were all, tokens per pass and
     tokens/s of the others, compilation not counted.
   """
   tokens = sum(len(generation.ids) for generation in generations)
-  passes = sum(generation.passes for generation in generations)
-  text = f"{tokens:,} tokens, {tokens / max(passes, 1):.2f} tokens per pass"
+  text = f"{tokens:,} tokens"
+  per_pass = decode.tokens_per_pass(generations)
+  if per_pass is not None:
+    text += f", {per_pass:.2f} tokens per pass"
   if reached is not None and reached.tokens:
     text += f", {reached.tokens / reached.secs:,.1f} tokens/s"
   return text

@@ -5,7 +5,6 @@ import functools
 import pathlib
 from typing import Any
 
-from mtpjax import config as config_lib
 from mtpjax.cli.arguments import (
   add_json,
   add_loads,
@@ -39,16 +38,6 @@ _DEFAULTS = {
   "train": defaults.TRAIN,
   "decode": defaults.DECODE,
 }
-
-
-def _modes(text: str) -> tuple[str, ...]:
-  modes = names(text)
-  for mode in modes:
-    if mode not in config_lib.DECODE_MODES:
-      raise argparse.ArgumentTypeError(
-        f"{mode!r} is not one of {', '.join(config_lib.DECODE_MODES)}"
-      )
-  return modes
 
 
 def add(commands: Any) -> None:
@@ -98,11 +87,11 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
   add_loads(decode, (1, 4))
   decode.add_argument(
     "--modes",
-    type=_modes,
+    type=names,
     default=(),
     metavar="STR,...",
-    help=f"of {', '.join(config_lib.DECODE_MODES)}, compared with the first; "
-    "default all that the heads allow",
+    help="of those of generate, and heads-idle (plain decoding while the heads "
+    "run), compared with the first; default all that the heads allow",
   )
   decode.add_argument(
     "--tree",
@@ -113,9 +102,10 @@ def _add_decode(decode: argparse.ArgumentParser) -> None:
   )
   decode.add_argument(
     "--verifier",
-    choices=config_lib.VERIFIERS,
     default="coupled",
-    help="of drafts at a temperature; default coupled",
+    metavar="STR",
+    help="of drafts at a temperature: coupled, rejection, block or typical; "
+    "default coupled",
   )
   decode.add_argument(
     "--classes",

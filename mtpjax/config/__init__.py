@@ -13,7 +13,7 @@ from mtpjax.config.builtin import (
   built_in_experiments,
   experiment_file,
 )
-from mtpjax.config.decode import DECODE_MODES, VERIFIERS, Decode
+from mtpjax.config.decode import Decode
 from mtpjax.config.experiment import (
   Config,
   config_from_dict,
@@ -25,8 +25,8 @@ from mtpjax.config.experiment import (
 )
 from mtpjax.config.files import load_config, load_experiment
 from mtpjax.config.sections import (
-  HEAD_KINDS,
   LOSS_MODES,
+  TAPS,
   Base,
   Data,
   Heads,
@@ -34,6 +34,7 @@ from mtpjax.config.sections import (
   Mesh,
   Model,
   Optim,
+  Tap,
   Train,
 )
 from mtpjax.config.values import (
@@ -46,13 +47,13 @@ from mtpjax.config.values import (
 )
 
 __all__ = [
+  "TAPS",
+  "Tap",
   "Base",
   "BuiltIn",
   "Config",
-  "DECODE_MODES",
   "Data",
   "Decode",
-  "HEAD_KINDS",
   "Heads",
   "LOSS_MODES",
   "Loss",
@@ -60,7 +61,6 @@ __all__ = [
   "Model",
   "Optim",
   "Train",
-  "VERIFIERS",
   "built_in_experiments",
   "config_from_dict",
   "differences",

@@ -7,13 +7,9 @@ from mtpjax.config.checks import (
   field,
   require,
   require_not_negative,
-  require_one_of,
   require_positive,
 )
 from mtpjax.errors import UserError
-
-DECODE_MODES = ("next", "heads-idle", "chain", "tree", "lookup", "auto")
-VERIFIERS = ("coupled", "rejection", "block", "typical")
 
 
 def _field(default, help, per_request=False):
@@ -28,14 +24,14 @@ class Decode:
   A request may have its own value of what is marked `per_request`.
   """
 
-  mode: str = _field("chain", f"one of {', '.join(DECODE_MODES)}")
+  mode: str = _field("chain", "one of next, chain, tree, lookup, merged, auto")
   tree: str = _field(
     "",
     "the tree of mode tree: medusa-63, a branching per depth as 4,2,1, or a "
     "file of rank paths",
   )
   draft_length: int = _field(
-    0, "tokens drafted by chain and lookup; 0 takes all heads, or 4"
+    0, "tokens drafted by chain, lookup and merged; 0 takes all heads, or 4"
   )
   lookup_ngram: int = _field(
     3, "longest n-gram that lookup searches for, from 1 to 16"
@@ -103,8 +99,6 @@ class Decode:
 
   def __post_init__(self):
     check_kinds("decode", self)
-    require_one_of("decode.mode", self.mode, DECODE_MODES)
-    require_one_of("decode.verifier", self.verifier, VERIFIERS)
     require_positive(
       "decode", self, "max_new_tokens", "chunk_passes", "batch_size",
       "lookup_ngram", "repetition_penalty", "typical_epsilon", "typical_delta",
@@ -147,13 +141,5 @@ class Decode:
         f"min_new_tokens = {self.min_new_tokens} is more than max_new_tokens "
         f"= {self.max_new_tokens}"
       )
-    elif self.tree and self.mode != "tree":
-      problem = f"tree is for mode tree, not {self.mode}"
-    elif self.mode == "tree" and not self.tree:
-      problem = "mode tree needs a tree, as --tree medusa-63 or --tree 4,2,1"
-    elif self.draft_length and self.mode not in ("chain", "lookup"):
-      problem = f"draft_length is for chain and lookup, not {self.mode}"
-    elif self.verifier == "block" and self.mode == "tree":
-      problem = "verifier block is for chains; take coupled or rejection"
     if problem:
       raise UserError(f"decode: {problem}")

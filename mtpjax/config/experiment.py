@@ -71,16 +71,16 @@ class Config:
         "leaves nothing to train on a base; give 1,2 or more",
       )  # fmt: skip
       require(
-        not self.base.states or self.heads.tap != "before_last", "base.states",
+        not self.base.states or not self.heads.tapped.is_inside, "base.states",
         self.base.states,
-        "keeps states behind the last layer; give --heads.tap normed or last",
+        "keeps states after the last layer; give --heads.tap normed or last",
       )  # fmt: skip
     else:
       require(
         self.loss.targets == "labels", "loss.targets", self.loss.targets,
         "needs a pretrained teacher; give --base.path",
       )  # fmt: skip
-    if self.heads.n_extra and self.heads.tap == "before_last":
+    if self.heads.n_extra and self.heads.tapped.is_inside:
       require(
         self.model.n_layers >= 2, "model.n_layers", self.model.n_layers,
         "leaves no layer before the last; take 2 or more, or --heads.tap last",

@@ -15,14 +15,13 @@ import numpy as np
 from mtpjax.decode import endings
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.decode.controls import Controls, ControlShapes, Stages
-from mtpjax.decode.drafters import heads as heads_drafter
-from mtpjax.decode.drafters import sequential
 from mtpjax.decode.grammar import automaton
+from mtpjax.decode.prefill import prefill
 from mtpjax.decode.requests import Request, Trace
 from mtpjax.decode.sampling import Tables
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState
-from mtpjax.decode.step import prefill, step
+from mtpjax.decode.step import step
 from mtpjax.errors import UserError
 from mtpjax.model import cache
 
@@ -166,21 +165,17 @@ def empty_state(
     finish_B=zeros_B + endings.LENGTH,
     n_passes_B=zeros_B,
     n_proposed_B=zeros_B,
-    tap_BD=jnp.zeros((batch, model.config.d_model), model.config.dtype),
     cache=tuple(
       cache.empty(model.config, batch, positions)
       for _ in range(model.trunk_layers)
     ),
-    head_caches=heads_drafter.empty_caches(
-      model, spec.kept_heads, batch, positions
-    ),
+    draft=spec.drafter.empty(model, batch, positions),
     controls=jax.tree.map(
       lambda x: jnp.broadcast_to(x[:1], (batch, *x.shape[1:])), controls
     ),
     counts_BV=jnp.zeros(vocabulary, jnp.int32) if penalises else None,
     seen_BV=jnp.zeros(vocabulary, bool) if penalises else None,
     grammar_B=zeros_B,
-    reached_BMD=sequential.empty_reached(model, spec.kept_heads, batch),
   )
 
 

@@ -1,18 +1,30 @@
 """Requests in, tokens out: a queue that keeps the rows of a batch filled."""
 
 import collections
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
 
 from mtpjax.decode import batch as batches
-from mtpjax.decode.budget import Governor
 from mtpjax.decode.requests import Request, Result
 from mtpjax.decode.spec import Spec
 
 FindStop = Callable[[int, Sequence[int]], int | None]
+
+
+class Chooser(Protocol):
+  """Decides which of several programs runs the next chunk."""
+
+  def choose(self, kinds: Iterable[str]) -> int:
+    """Returns the index of the program, given the class of each row."""
+
+  def observe(self, kind: str, level: int, tokens: int, passes: int) -> None:
+    """Takes note of what the rows of one class did in a chunk."""
+
+  def tick(self) -> None:
+    """A chunk is over."""
 
 
 def generate(
@@ -23,7 +35,7 @@ def generate(
   batch: int = 1,
   chunk_passes: int = 16,
   find_stop: FindStop | None = None,
-  governor: Governor | None = None,
+  chooser: Chooser | None = None,
 ) -> Iterator[dict[int, Result]]:
   """Runs requests, reporting after every chunk of passes.
 
@@ -33,7 +45,7 @@ def generate(
 
   Args:
     specs: the program; or several of the same stages, room and kept heads,
-      between which `governor` chooses.
+      between which `chooser` chooses.
     params: from `decode_params`.
     requests: any number of them.
     eos_ids: ids that end a text; empty never ends one.
@@ -41,7 +53,7 @@ def generate(
     chunk_passes: passes between reports.
     find_stop: gets the number of a request and its ids so far; returns how
       many of them belong to the text if a stop string ends it, else None.
-    governor: decides which program runs the next chunk.
+    chooser: decides which program runs the next chunk.
 
   Yields:
     The results of the requests in the batch, by their number. The first
@@ -58,21 +70,21 @@ def generate(
     if not running:
       return
     level = 0
-    if governor is not None:
-      level = governor.choose([requests[n].kind for n in running])
+    if chooser is not None:
+      level = chooser.choose([requests[n].kind for n in running])
     before = dict(running)
     run.advance(level, chunk_passes)
     results = run.read()
     yield results
-    if governor is not None:
+    if chooser is not None:
       for number, earlier in before.items():
-        governor.observe(
+        chooser.observe(
           requests[number].kind,
           level,
           len(results[number].ids) - len(earlier.ids),
           results[number].passes - earlier.passes,
         )
-      governor.tick()
+      chooser.tick()
 
 
 class _Run:

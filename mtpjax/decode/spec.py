@@ -1,19 +1,19 @@
 """What a compiled decode program depends on, besides array shapes."""
 
 import dataclasses
-from collections.abc import Sequence
 
 from mtpjax import config as config_lib
 from mtpjax.decode import verifiers
-from mtpjax.decode.budget import Level
 from mtpjax.decode.controls import Stages
+from mtpjax.decode.drafters import Drafter, NoDrafts, drafting_heads
+from mtpjax.decode.modes import plan
 from mtpjax.decode.tree import Tree
-from mtpjax.decode.tree_files import parse_tree
+from mtpjax.decode.verifiers import Coupled, Verifier
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
-DRAFTERS = ("heads", "lookup", "idle")
-_LOOKUP_LENGTH = 4
+_NO_DRAFTS = NoDrafts()
+_COUPLED = Coupled()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,66 +24,48 @@ class Spec:
     model: the model.
     tree: the drafts of every pass.
     stages: of the logits pipeline.
-    drafter: "heads", "lookup" (n-grams of the text), or "idle": the heads run
-      and nobody looks, to measure what they cost.
-    verifier: of rows at a temperature; one of `config.VERIFIERS`.
-    epsilon: of the lossy typical verifier.
-    delta: of the lossy typical verifier.
-    lookup_ngram: longest n-gram that lookup searches for.
-    kept_heads: heads whose caches are kept, at least those that this program
-      drafts with; more, so that a later program can draft with them.
-    room: rows a cache has beyond the longest text, at least one more than the
-      tree is deep.
+    drafter: fills the tree; by default the model's heads, where there is
+      something to fill.
+    verifier: of rows at a temperature.
+    room: positions a cache has beyond the longest text, at least one more than
+      the tree is deep.
   """
 
   model: MultiTokenModel
   tree: Tree
   stages: Stages = Stages()
-  drafter: str = "heads"
-  verifier: str = "coupled"
-  epsilon: float = 0.09
-  delta: float = 0.3
-  lookup_ngram: int = 3
-  kept_heads: int = 0
+  drafter: Drafter = _NO_DRAFTS
+  verifier: Verifier = _COUPLED
   room: int = 0
 
   def __post_init__(self):
-    longest = self.model.heads.chain_length
-    if self.drafter == "heads" and self.tree.max_depth > longest:
-      raise UserError(
-        f"tree: {self.tree.max_depth} drafts deep, but the heads of offsets "
-        f"{self.model.heads.offsets} reach only {longest}; use a shorter one, "
-        "or --mode next"
-      )
+    if self.tree.max_depth and self.drafter == _NO_DRAFTS:
+      heads = drafting_heads(self.model, self.tree.max_depth)
+      object.__setattr__(self, "drafter", heads)
+    self.drafter.check(self.model, self.tree)
     if self.tree.width > self.model.config.vocab_size:
       raise UserError(
         f"tree: rank {self.tree.width - 1} is beyond the vocabulary of "
         f"{self.model.config.vocab_size}"
       )
-    if self.drafter == "lookup" and not self.tree.is_chain:
-      raise UserError(
-        f"tree: lookup drafts a chain, not {self.tree.size} nodes in branches"
-      )
-    if self.verifier == "block":
-      verifiers.check_block(self.tree)
-    if self.verifier == "rejection":
-      verifiers.check_rejection(self.tree)
-    kept = max(self.kept_heads, self.drafting_heads)
-    object.__setattr__(self, "kept_heads", kept)
+    self.verifier.check(self.tree)
     object.__setattr__(self, "room", max(self.room, self.tree.max_depth + 1))
 
   @property
-  def drafting_heads(self) -> int:
-    """Heads that run in every pass: those of offsets 2 .. this + 1."""
-    if self.drafter == "idle":
-      return self.model.heads.chain_length
-    return self.tree.max_depth if self.drafter == "heads" else 0
+  def draws_apart(self) -> bool:
+    """Are drafts drawn with noise of their own, their probabilities known?"""
+    return self.stages.is_sampled and self.verifier.needs_draft_probs
+
+  @property
+  def n_ranked(self) -> int:
+    """Depths whose drafts go through the logits pipeline."""
+    return self.drafter.n_ranked(self.tree)
 
   @classmethod
   def for_mode(
     cls, model: MultiTokenModel, settings: config_lib.Decode, stages: Stages
   ) -> "Spec":
-    """Returns the program of a decoding mode; not of `auto`, see `budget`.
+    """Returns the program of a decoding mode; see `modes.plan`.
 
     Args:
       model: the model.
@@ -96,62 +78,5 @@ class Spec:
     Raises:
       UserError: no head to draft with, a tree that the heads don't reach.
     """
-    longest = model.heads.chain_length
-    needs_heads = settings.mode in ("heads-idle", "chain", "tree")
-    if needs_heads and not longest:
-      raise UserError(
-        f"mode: {settings.mode!r} drafts with the head of offset 2, and "
-        f"heads.offsets are {model.heads.offsets}; use mode next or lookup"
-      )
-    drafter, tree = "heads", Tree.root()
-    if settings.mode == "heads-idle":
-      drafter = "idle"
-    elif settings.mode == "chain":
-      tree = Tree.chain(settings.draft_length or longest)
-    elif settings.mode == "tree":
-      tree = parse_tree(settings.tree)
-    elif settings.mode == "lookup":
-      drafter = "lookup"
-      tree = Tree.chain(settings.draft_length or _LOOKUP_LENGTH)
-    elif settings.mode != "next":
-      raise UserError(
-        f"mode: {settings.mode!r} is not one of "
-        f"{', '.join(config_lib.DECODE_MODES)}"
-      )
-    return cls(
-      model, tree, stages, drafter, settings.verifier,
-      settings.typical_epsilon, settings.typical_delta, settings.lookup_ngram,
-    )  # fmt: skip
-
-  @classmethod
-  def for_levels(
-    cls,
-    model: MultiTokenModel,
-    settings: config_lib.Decode,
-    stages: Stages,
-    levels: Sequence[Level],
-  ) -> list["Spec"]:
-    """Returns programs that can take turns on one state.
-
-    Args:
-      model: the model.
-      settings: verifier and what belongs to it.
-      stages: what the requests need.
-      levels: trees to switch between.
-
-    Returns:
-      A program per level. All of them keep the caches of all heads that one
-      of them drafts with, so that drafts are right after any switch.
-
-    Raises:
-      UserError: a tree that the heads don't reach or the verifier can't take.
-    """
-    deepest = max(level.tree.max_depth for level in levels)
-    return [
-      cls(
-        model, level.tree, stages, "heads", settings.verifier,
-        settings.typical_epsilon, settings.typical_delta,
-        kept_heads=deepest, room=deepest + 1,
-      )
-      for level in levels
-    ]  # fmt: skip
+    drafter, tree = plan(model, settings)
+    return cls(model, tree, stages, drafter, verifiers.of(settings))

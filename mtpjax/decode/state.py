@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import struct
 
 from mtpjax.decode.controls import Controls
-from mtpjax.decode.drafters.heads import HeadCaches
 from mtpjax.heads import MultiTokenModel
 from mtpjax.model import (
   KeyValues,
@@ -38,15 +37,12 @@ class DecodeState(struct.PyTreeNode):
     finish_B: RUNNING or why the text ended.
     n_passes_B: trunk passes that committed something, prefill included.
     n_proposed_B: drafts verified.
-    tap_BD: tapped state of the last accepted row, which drafting heads read.
     cache: keys and values of the trunk, one [B, K, S, H] pair per layer.
-    head_caches: those of the drafting heads.
+    draft: what the drafter keeps, its own business; see `drafters.Drafter`.
     controls: what each request asks for.
     counts_BV: how often the text has each token; None without penalties.
     seen_BV: tokens the prompt has; None without penalties.
     grammar_B: state of each grammar after the root.
-    reached_BMD: states of the last rows that sequential heads have settled; see
-      `drafters.sequential`. None for other kinds.
   """
 
   tokens_BS: jax.Array
@@ -59,14 +55,12 @@ class DecodeState(struct.PyTreeNode):
   finish_B: jax.Array
   n_passes_B: jax.Array
   n_proposed_B: jax.Array
-  tap_BD: jax.Array
   cache: tuple[KeyValues, ...]
-  head_caches: HeadCaches
+  draft: Any
   controls: Controls
   counts_BV: jax.Array | None
   seen_BV: jax.Array | None
   grammar_B: jax.Array
-  reached_BMD: jax.Array | None = None
 
   @property
   def n_tokens_B(self) -> jax.Array:

@@ -209,8 +209,8 @@ class Tree:
     return children
 
   @property
-  def is_chain(self) -> bool:
-    """Whether each draft is the likeliest one after the draft before."""
+  def is_path(self) -> bool:
+    """Whether it is a chain: each draft the likeliest after the one before."""
     return self == Tree.chain(self.size - 1)
 
   @functools.cached_property

@@ -86,7 +86,7 @@ def save_budget_figure(
   Args:
     path: the PNG file.
     entries: a panel each, with `batch`, `temperature`, `curve` (from
-      `decode.budget.curve`) and `chosen` (a `Choice`, as `to_dict` gives it),
+      `budget.curve`) and `chosen` (a `Choice`, as `to_dict` gives it),
       which is marked.
 
   Raises:

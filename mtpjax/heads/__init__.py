@@ -2,7 +2,8 @@
 
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.flops import count_params, train_flops_per_token
-from mtpjax.heads.multi_token import HEADS, MultiTokenModel
+from mtpjax.heads.kinds import HEADS
+from mtpjax.heads.multi_token import MultiTokenModel
 from mtpjax.heads.parts import EVERYTHING, PARTS, Trained
 
 __all__ = [

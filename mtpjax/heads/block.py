@@ -5,6 +5,7 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax.heads.context import HeadContext
+from mtpjax.heads.wiring import PARALLEL
 from mtpjax.model import KeyValues, block
 
 
@@ -14,6 +15,8 @@ class BlockHead(nn.Module):
   config: config_lib.Model
   heads: config_lib.Heads
   keeps_cache = True
+  wiring = PARALLEL
+  n_attention_layers = 1
 
   def setup(self):
     """Creates the parts."""

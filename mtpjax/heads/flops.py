@@ -1,5 +1,6 @@
 """Model FLOPs per token, the numerator of MFU."""
 
+from mtpjax.heads.kinds import kind_of
 from mtpjax.heads.multi_token import MultiTokenModel, count_values
 
 
@@ -43,8 +44,7 @@ def train_flops_per_token(
   if with_heads and model.heads.n_extra:
     weights += count_values(abstract["heads"])
     offsets += model.heads.n_extra
-    has_layer = model.heads.kind in ("block", "sequential")
-    layers += model.heads.n_extra * has_layer
+    layers += model.heads.n_extra * kind_of(model.heads).n_attention_layers
   weights += offsets * c.d_model * c.vocab_size
   attention = 6 * layers * row_length * c.n_attention_heads * c.d_head
   return 6.0 * weights + attention

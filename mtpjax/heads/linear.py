@@ -5,6 +5,7 @@ import jax
 
 from mtpjax import config as config_lib
 from mtpjax.heads.context import HeadContext
+from mtpjax.heads.wiring import PARALLEL
 from mtpjax.model import linear
 
 
@@ -18,6 +19,8 @@ class LinearHead(nn.Module):
   config: config_lib.Model
   heads: config_lib.Heads
   keeps_cache = False
+  wiring = PARALLEL
+  n_attention_layers = 0
 
   @nn.compact
   def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:
@@ -30,6 +33,6 @@ class LinearHead(nn.Module):
       ("embed_out",),
       c.dtype,
       c.param_dtype,
-      is_identity=self.heads.tap != "before_last",
+      is_identity=not self.heads.tapped.is_inside,
       name="map",
     )(hidden_BTD)

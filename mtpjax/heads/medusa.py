@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.heads.context import HeadContext
+from mtpjax.heads.wiring import PARALLEL
 from mtpjax.model import linear
 
 
@@ -20,6 +21,9 @@ class MedusaHead(nn.Module):
   config: config_lib.Model
   heads: config_lib.Heads
   keeps_cache = False
+  wiring = PARALLEL
+  n_attention_layers = 0
+  options = ("n_layers", "unembedding")
 
   @nn.compact
   def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:

@@ -15,14 +15,12 @@ from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
-from mtpjax.heads.linear import LinearHead
-from mtpjax.heads.medusa import MedusaHead
-from mtpjax.heads.sequential import SequentialHead
+from mtpjax.heads.kinds import kind_of
+from mtpjax.heads.wiring import Wiring
 from mtpjax.model import (
   KeyValues,
   Trunk,
   TrunkOutput,
-  gradient_probe,
   masks,
   unembed,
   unembedding_of,
@@ -30,13 +28,6 @@ from mtpjax.model import (
 
 if TYPE_CHECKING:
   from mtpjax.model.foreign import ForeignModule, ForeignTrunk
-
-HEADS: dict[str, type[nn.Module]] = {
-  "block": BlockHead,
-  "linear": LinearHead,
-  "medusa": MedusaHead,
-  "sequential": SequentialHead,
-}
 
 
 def count_values(tree: Any) -> int:
@@ -78,21 +69,21 @@ class MultiTokenModel:
       raise UserError(
         "model.dtype: float64 needs JAX's 64-bit mode; set JAX_ENABLE_X64=1"
       )
-    if self.is_chain and self.foreign_trunk is not None:
+    if self.wiring.reads_embeddings and self.foreign_trunk is not None:
       raise UserError(
-        "heads.kind: 'sequential' reads embeddings, which a trunk of one's own "
-        "keeps to itself; use another kind"
+        f"heads.kind: {self.heads.kind!r} reads embeddings, which a "
+        "trunk of one's own keeps to itself; use another kind"
       )
 
   @property
-  def is_chain(self) -> bool:
-    """Does each extra head go on from the state of the one before?"""
-    return self.heads.kind == "sequential"
+  def wiring(self) -> Wiring:
+    """How the extra heads are strung over a text."""
+    return kind_of(self.heads).wiring
 
   @property
   def head(self) -> nn.Module:
     """One extra head, to apply to the parameters of one."""
-    return HEADS[self.heads.kind](self.config, self.heads)
+    return kind_of(self.heads)(self.config, self.heads)
 
   @property
   def trunk(self) -> "Trunk | ForeignTrunk":
@@ -101,9 +92,9 @@ class MultiTokenModel:
       from mtpjax.model.foreign import ForeignTrunk
 
       return ForeignTrunk(
-        self.foreign_trunk, self.config, self.heads.tap, self.mesh
+        self.foreign_trunk, self.config, self.heads.tapped, self.mesh
       )
-    return Trunk(self.config, self.trunk_layers, self.heads.tap, self.mesh)
+    return Trunk(self.config, self.trunk_layers, self.heads.tapped, self.mesh)
 
   @property
   def trunk_layers(self) -> int:
@@ -140,7 +131,7 @@ class MultiTokenModel:
       return self.config.n_layers, extra
     removed = round(extra / layer)
     depth = self.config.n_layers - removed
-    least = 2 if self.heads.tap == "before_last" else 1
+    least = 2 if self.heads.tapped.is_inside else 1
     if depth < least:
       raise UserError(
         f"model.n_layers: {self.config.n_layers} layers cannot pay for "
@@ -155,7 +146,7 @@ class MultiTokenModel:
     context = HeadContext(
       positions_BT,
       masks.packed(positions_BT),
-      ahead_BTD=hidden_BTD if self.is_chain else None,
+      ahead_BTD=hidden_BTD if self.wiring.reads_embeddings else None,
     )
     return hidden_BTD, context
 
@@ -258,7 +249,7 @@ class MultiTokenModel:
     hidden_BTD = cast(
       jax.Array, self.head.apply({"params": head_params}, tap_BTD, context)
     )
-    if self.heads.tap == "normed":
+    if self.heads.tapped.is_normed:
       return hidden_BTD
     return self.trunk.final_norm(norm_params, hidden_BTD)
 
@@ -271,58 +262,6 @@ class MultiTokenModel:
     return parallel.constrain(
       table_VD[tokens_BT], self.mesh, "batch", "time", "width"
     )
-
-  def apply_chain(
-    self,
-    head_params: Any,
-    lm_params: Any,
-    tap_BTD: jax.Array,
-    tokens_BT: jax.Array,
-    context: HeadContext,
-    probes_M: jax.Array,
-  ) -> jax.Array:
-    """Runs all sequential heads over whole texts, each given the text itself.
-
-    Differentiated, it keeps the states between the heads and computes what is
-    inside of a head anew.
-
-    Args:
-      head_params: params["heads"], stacked [M - 1, ...].
-      lm_params: params["lm"]; its embedding is used.
-      tap_BTD: h^0, the tapped states.
-      tokens_BT: the texts, packed. A row whose document ends before the token
-        it is given gets any; no target depends on it.
-      context: positions and mask of the rows.
-      probes_M: floats [M - 1]; see `gradient_probe`. Each is put before a head,
-        and reads the gradient that this and all later offsets send there.
-
-    Returns:
-      h^1 .. h^{M-1}, [M - 1, B, T, D], before the final norm.
-    """
-    n, length = self.heads.n_extra, tokens_BT.shape[1]
-    # Looked up once: heads are given the same embeddings, each one further on.
-    embedded_BSD = self.embed(lm_params, jnp.pad(tokens_BT, ((0, 0), (0, n))))
-
-    @jax.checkpoint
-    def body(hidden_BTD, xs):
-      params, ahead, probe = xs
-      given = context.replace(
-        ahead_BTD=jax.lax.dynamic_slice_in_dim(
-          embedded_BSD, ahead, length, axis=1
-        )
-      )
-      hidden_BTD = self.head.apply(
-        {"params": params}, gradient_probe(hidden_BTD, probe), given
-      )
-      hidden_BTD = parallel.constrain(
-        cast(jax.Array, hidden_BTD), self.mesh, "batch", "time", "width"
-      )
-      return hidden_BTD, hidden_BTD
-
-    _, hidden_MBTD = jax.lax.scan(
-      body, tap_BTD, (head_params, jnp.arange(1, n + 1), probes_M)
-    )
-    return hidden_MBTD
 
   def head_logits(self, params: Any, normed: Sequence[jax.Array]) -> jax.Array:
     """Applies the unembeddings of heads.

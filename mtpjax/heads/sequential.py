@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
 from mtpjax.heads.context import HeadContext
+from mtpjax.heads.wiring import CHAIN
 from mtpjax.model import KeyValues, block, linear, norm
 
 
@@ -25,6 +26,24 @@ class SequentialHead(nn.Module):
   config: config_lib.Model
   heads: config_lib.Heads
   keeps_cache = True
+  wiring = CHAIN
+  n_attention_layers = 1
+
+  @staticmethod
+  def check(heads: config_lib.Heads) -> None:
+    """Raises UserError for another tap, or offsets with gaps."""
+    if heads.tap != "last":
+      raise UserError(
+        f"heads.tap: {heads.tap!r} is not what {heads.kind} heads read; give "
+        "--heads.tap last"
+      )
+    run = tuple(range(1, len(heads.offsets) + 1))
+    if heads.offsets != run:
+      raise UserError(
+        f"heads.offsets: {heads.offsets} leaves an offset out, and each "
+        f"{heads.kind} head goes on from the one before; give "
+        f"{','.join(map(str, run))}"
+      )
 
   def setup(self):
     """Creates the parts."""

@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import rich.console
 
-from mtpjax import api, decode
+from mtpjax import api, budget, decode
+from mtpjax.budget import Calibration, Entry, Level, PassCosts, device_name
+from mtpjax.budget.levels import HEADS
 from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
-from mtpjax.decode import budget
-from mtpjax.decode.budget import Calibration, Entry, PassCosts, device_name
 from mtpjax.errors import UserError
 from mtpjax.evals import class_requests, figures, held_out_requests
-from mtpjax.evals.candidate_ranks import candidate_ranks
-from mtpjax.evals.class_report import decode_texts
-from mtpjax.evals.pass_costs import (
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.class_report import decode_texts
+from mtpjax.evals.speed.pass_costs import (
   COST_SIZES,
   measure_draft_secs,
   measure_pass_costs,
 )
-from mtpjax.jobs.bench.prompts import read_class_prompts
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.prompts import read_class_prompts
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress, print_line
 
 # Gain below which none is taken: measured costs differ by as much from run to
@@ -34,6 +34,8 @@ from mtpjax.progress import Progress, print_line
 _MARGIN = 0.1
 # (number, temperature) -> requests.
 MakeRequests = Callable[[int, float], list[decode.Request]]
+# (mode, tree) -> tokens per pass.
+Measured = Callable[[str, decode.Tree], float]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +94,7 @@ def run(
     max_nodes: of the largest tree, root included.
     repeats: timed runs of each pass.
     prompts: a file of prompts to decode, whole, instead of held-out rows; the
-      first `texts` of them, see `jobs.bench.prompts.read_class_prompts`.
+      first `texts` of them, see `jobs.prompts.read_class_prompts`.
     data_path: prepared rows; empty takes those of the run.
     base: the model that heads were trained on; see `api.load`.
     on_report: called with what is returned as far as it is known, after each
@@ -151,26 +153,29 @@ def run(
       grown_on, judged_on = rank(temperature)
     trees = budget.grow(grown_on.ranks, max_nodes, widest)
     known = _known_trees(depths, widest)
-    tried: dict[decode.Tree, float] = {}
+    tried: dict[tuple[str, decode.Tree], float] = {}
+    measured = functools.partial(_tokens_per_pass, loaded, judged_on, tried)
     for batch in batches:
       requests = make_requests(batch, temperature)
       with Progress(console, f"measuring passes of {batch} rows"):
-        costs = _measure(loaded, requests, trees, repeats)
+        costs, others = _measure(loaded, requests, trees, repeats, measured)
         draft_secs = measure_draft_secs(
           model, loaded.decode_params, requests, repeats
         )
-      choice = budget.choose(trees, judged_on.ranks, costs, _MARGIN)
+      choice = budget.choose(trees, judged_on.ranks, costs, _MARGIN, others)
       levels = budget.ladder(choice, trees, judged_on.ranks, costs)
       entry = Entry(batch, temperature, costs, draft_secs, choice, levels)
       entries.append(entry)
-      named = [*known, ("chosen", choice.tree)]
+      named = [
+        *((name, Level(tree, 1.0, 1.0)) for name, tree in known),
+        *((f"{one.mode} {one.tree.max_depth}", one) for one in others),
+        ("chosen", choice.level),
+      ]
       checks = []
       with Progress(console, "decoding with trees", len(named)) as progress:
-        for name, tree in named:
+        for name, level in named:
           progress.update(text=f"decoding with trees: {name}")
-          checks.append(
-            _check(loaded, name, tree, costs, grown_on, judged_on, tried)
-          )
+          checks.append(_check(name, level, costs, grown_on, measured))
           progress.update(len(checks))
       report.append(
         {
@@ -178,7 +183,9 @@ def run(
           "temperature": temperature,
           "positions": sum(len(r) for r in grown_on.ranks),
           "chosen": choice.to_dict(),
-          "reach": budget.reach(choice.tree, judged_on.ranks).tolist(),
+          "reach": budget.reach(choice.tree, judged_on.ranks).tolist()
+          if choice.mode == HEADS
+          else None,
           "draft_secs": draft_secs,
           "curve": budget.curve(trees, judged_on.ranks, costs),
           "checks": checks,
@@ -276,26 +283,47 @@ def _measure(
   requests: Sequence[decode.Request],
   trees: Sequence[decode.Tree],
   repeats: int,
-) -> PassCosts:
-  """Measures passes, and tells what their nodes cost from what heads cost."""
+  measured: Measured,
+) -> tuple[PassCosts, list[Level]]:
+  """Measures passes.
+
+  Returns:
+    What nodes and heads cost, told apart, and what other drafters do: their
+    tokens per pass are of texts decoded, not predicted.
+  """
   depths = loaded.model.heads.chain_length
   # As many nodes, once after all heads and once after one of them.
   deep, flat = decode.Tree.chain(depths), decode.Tree.from_branching((depths,))
   grown = [trees[n - 1] for n in COST_SIZES if n <= len(trees)]
+  others = [
+    (name, mode, decode.Tree.chain(length))
+    for name, mode in decode.MODES.items()
+    for length in mode.lengths_tried
+  ]
   points = measure_pass_costs(
-    loaded.model, loaded.decode_params, requests, [deep, flat, *grown], repeats
-  )
+    loaded.model, loaded.decode_params, requests, [deep, flat, *grown], repeats,
+    [
+      (mode.drafter(loaded.model, loaded.config.decode, tree, 0), tree)
+      for _, mode, tree in others
+    ],
+  )  # fmt: skip
+  n = len(points) - len(others)
+  levels = [
+    Level(tree, measured(name, tree), secs, name)
+    for (name, _, tree), (_, secs) in zip(others, points[n:], strict=True)
+  ]
   head_secs = 0.0
   if depths > 1:
     head_secs = max(points[0][1] - points[1][1], 0.0) / (depths - 1)
-  return PassCosts(
+  costs = PassCosts(
     tuple(
       # Noise must not make a pass free.
       (nodes, max(secs - tree.max_depth * head_secs, secs / 10))
-      for tree, (nodes, secs) in zip(grown, points[2:], strict=True)
+      for tree, (nodes, secs) in zip(grown, points[2:n], strict=True)
     ),
     head_secs,
   )
+  return costs, levels
 
 
 def _known_trees(depths: int, widest: int) -> list[tuple[str, decode.Tree]]:
@@ -305,32 +333,48 @@ def _known_trees(depths: int, widest: int) -> list[tuple[str, decode.Tree]]:
   return [*trees, ("medusa-63", medusa)] if medusa.width <= widest else trees
 
 
-def _check(
+def _tokens_per_pass(
   loaded: api.Loaded,
-  name: str,
+  judged_on: _Ranked,
+  tried: dict[tuple[str, decode.Tree], float],
+  mode: str,
   tree: decode.Tree,
+) -> float:
+  """Decodes texts with a drafter and a tree, once."""
+  if (mode, tree) not in tried:
+    drafter = decode.MODES[mode].drafter(
+      loaded.model, loaded.config.decode, tree, 0
+    )
+    results = decode_texts(
+      loaded.model, loaded.decode_params, tree, judged_on.requests,
+      loaded.eos_ids, drafter if tree.max_depth else None,
+    )  # fmt: skip
+    tried[mode, tree] = decode.tokens_per_pass(results) or 1.0
+  return tried[mode, tree]
+
+
+def _check(
+  name: str,
+  level: Level,
   costs: PassCosts,
   grown_on: _Ranked,
-  judged_on: _Ranked,
-  tried: dict[decode.Tree, float],
+  measured: Measured,
 ) -> dict[str, Any]:
   """Compares a prediction with decoding texts it did not see."""
-  if tree not in tried:
-    results = _decode(loaded, tree, judged_on.requests)
-    # The prompt's own pass brings one token, whatever is drafted.
-    tokens = sum(len(r.ids) - 1 for r in results)
-    tried[tree] = tokens / max(sum(r.passes - 1 for r in results), 1)
-  measured = tried[tree]
-  predicted = budget.tokens_per_pass(tree, grown_on.ranks)
-  secs = costs.secs(tree.size, tree.max_depth)
+  tree, found = level.tree, measured(level.mode, level.tree)
+  if level.mode == HEADS:
+    predicted = budget.predicted(tree, grown_on.ranks)
+    secs = costs.secs(tree.size, tree.max_depth)
+  else:
+    predicted, secs = level.tokens_per_pass, level.pass_secs
   return {
     "tree": name,
     "nodes": tree.size,
     "depth": tree.max_depth,
     "predicted": predicted,
-    "measured": measured,
-    "predicted_over_measured": predicted / measured,
-    "speed_over_plain": measured * costs.secs(1) / secs,
+    "measured": found,
+    "predicted_over_measured": predicted / found,
+    "speed_over_plain": found * costs.secs(1) / secs,
   }
 
 

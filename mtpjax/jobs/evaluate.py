@@ -12,7 +12,8 @@ import rich.console
 import rich.table
 import rich.text
 
-from mtpjax import api, decode, parallel
+from mtpjax import api, budget, decode, parallel
+from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
 from mtpjax.decode import Stages
 from mtpjax.errors import UserError
@@ -27,6 +28,7 @@ from mtpjax.evals import (
 )
 from mtpjax.progress import Progress, print_line
 
+_SELF_SPECULATIVE = "chain"
 _PROMPTS = 8
 _NEW_TOKENS = 192
 _REPEATS = 3
@@ -53,7 +55,8 @@ def run(
     batches: how many at most; 0 takes all rows.
     data_path: prepared rows; empty takes those of the run.
     with_decoding: also decode held-out prompts, one at a time, with the
-      next-token head alone, self-speculatively and by lookup.
+      next-token head alone, self-speculatively, by lookup, by both merged, and
+      with what `mtpjax calibrate` chose on this device, if it did.
     classes: of prompts, see `evals.PROMPT_CLASSES`: instead of all this, report
       how often heads predict what the model itself chooses, and what drafts
       bring; see `evals.report_classes`.
@@ -64,8 +67,8 @@ def run(
     "targets_by_offset"}; losses in nats per target, None where an offset has
     none (and where a loss is no finite number). With decoding also
     {"tokens_per_pass", "plain_tokens_per_sec", "speculative_tokens_per_sec",
-    "ratio", "lookup_tokens_per_pass", "lookup_tokens_per_sec", "lookup_ratio",
-    "outputs_identical"}, the ratios over plain decoding. With
+    "ratio", "outputs_identical"}, the ratios over plain decoding, and the same
+    of "lookup_...", "merged_..." and, after a calibration, "auto_...". With
     classes {"step", "classes"}.
 
   Raises:
@@ -85,8 +88,7 @@ def run(
       rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS,
       loaded.missing_ids,
     )  # fmt: skip
-    modes = ("next", "chain", "lookup")
-    specs = mode_specs(loaded.model, modes, Stages.of(requests))
+    specs = _specs(loaded, workdir, Stages.of(requests))
   mesh = loaded.model.mesh
   batch_size = config.train.batch_size
   parallel.check_batch(batch_size, mesh, "train.batch_size")
@@ -129,7 +131,9 @@ def run(
     figures |= decoding
     plain = decoding["plain_tokens_per_sec"]
     table.add_row("tokens/s, next-token head", f"{plain:,.0f}")
-    for drafts, prefix in (("self-speculative", ""), ("lookup", "lookup_")):
+    for mode in list(specs)[1:]:
+      prefix = _prefix(mode)
+      drafts = mode if prefix else "self-speculative"
       speed = decoding[f"{prefix or 'speculative_'}tokens_per_sec"]
       table.add_row(
         f"{drafts}: tokens per pass, tokens/s, ratio",
@@ -245,19 +249,39 @@ def _decode(
     console, "decoding held-out prompts", (_REPEATS + 1) * len(specs)
   ) as progress:
     rounds = itertools.count(1)
-    plain, chain, lookup = measure_decoding(
+    plain, *drafted = measure_decoding(
       loaded.decode_params, requests, specs, repeats=_REPEATS,
       with_details=False, on_round=lambda: progress.update(next(rounds)),
     )  # fmt: skip
-  return {
-    "tokens_per_pass": chain.acceptance.tokens_per_pass,
-    "plain_tokens_per_sec": plain.tokens_per_sec,
-    "speculative_tokens_per_sec": chain.tokens_per_sec,
-    "ratio": chain.tokens_per_sec / plain.tokens_per_sec,
-    "lookup_tokens_per_pass": lookup.acceptance.tokens_per_pass,
-    "lookup_tokens_per_sec": lookup.tokens_per_sec,
-    "lookup_ratio": lookup.tokens_per_sec / plain.tokens_per_sec,
-    "outputs_identical": chain.outputs_identical and lookup.outputs_identical,
+  figures: dict[str, Any] = {"plain_tokens_per_sec": plain.tokens_per_sec}
+  for mode, speed in zip(list(specs)[1:], drafted, strict=True):
+    prefix = _prefix(mode)
+    figures |= {
+      f"{prefix}tokens_per_pass": speed.acceptance.tokens_per_pass,
+      f"{prefix or 'speculative_'}tokens_per_sec": speed.tokens_per_sec,
+      f"{prefix}ratio": speed.tokens_per_sec / plain.tokens_per_sec,
+    }
+  return figures | {
+    "outputs_identical": all(speed.outputs_identical for speed in drafted),
     "prompts": len(requests),
     "new_tokens": _NEW_TOKENS,
   }
+
+
+def _specs(
+  loaded: api.Loaded, workdir: str | pathlib.Path, stages: Stages
+) -> dict[str, decode.Spec]:
+  """Returns plain decoding, the drafters, and what calibration chose if any."""
+  modes, chosen = ["next", _SELF_SPECULATIVE, "lookup", "merged"], None
+  path = WorkDir(workdir).calibration
+  if path.is_file():
+    calibration = budget.Calibration.load(path)
+    if calibration.device == budget.device_name():
+      modes.append("auto")
+      chosen = calibration.nearest(1, 0.0).choice.level
+  return mode_specs(loaded.model, modes, stages, calibrated=chosen)
+
+
+def _prefix(mode: str) -> str:
+  """Returns what names of figures begin with; nothing for the heads alone."""
+  return f"{mode}_".replace(f"{_SELF_SPECULATIVE}_", "")

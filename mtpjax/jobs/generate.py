@@ -12,74 +12,16 @@ from typing import Any, TextIO
 import rich.console
 
 from mtpjax import api
+from mtpjax import config as config_lib
 from mtpjax.data import (
   TEMPLATE_FIELDS,
   decode_utf8,
-  read_messages,
   require_unicode,
 )
+from mtpjax.decode import verifiers
 from mtpjax.errors import UserError
+from mtpjax.jobs.prompts import read_prompts
 from mtpjax.progress import Progress, print_line
-
-
-def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
-  """Reads a JSON Lines file whose objects have `text`, `ids` or `messages`.
-
-  An object may have settings of its own too, see `Loaded.generate`.
-
-  Args:
-    path: the file.
-
-  Returns:
-    The objects, in order.
-
-  Raises:
-    UserError: no such file, it is not UTF-8, or a line has no prompt; names
-      the byte or the line.
-  """
-  try:
-    raw = path.read_bytes()
-  except FileNotFoundError as error:
-    raise UserError(f"prompts {path}: no such file") from error
-  except (OSError, ValueError) as error:  # a folder, not ours to read, ...
-    reason = getattr(error, "strerror", None) or error
-    raise UserError(
-      f"prompts {path}: cannot be read ({reason}); give a JSON Lines file"
-    ) from error
-  prompts: list[dict[str, Any]] = []
-  text = decode_utf8(raw, f"prompts {path}")
-  # JSON may hold what `splitlines` takes for the end of a line, as U+2028.
-  for number, line in enumerate(text.split("\n"), start=1):
-    if not line.strip():
-      continue
-    where = f"prompts {path}:{number}"
-    try:
-      record = json.loads(line)
-    except json.JSONDecodeError as error:
-      raise UserError(f"{where}: not valid JSON ({error})") from error
-    except (ValueError, RecursionError) as error:
-      raise UserError(
-        f"{where}: has a number or a nesting out of all measure"
-      ) from error
-    prompts.append(_prompt_of(record, where))
-  if not prompts:
-    raise UserError(f"prompts {path}: has no prompts")
-  return prompts
-
-
-def _prompt_of(record: Any, where: str) -> dict[str, Any]:
-  if isinstance(record, dict):
-    text, ids = record.get("text"), record.get("ids")
-    if isinstance(text, str):
-      return record | {"text": require_unicode(text, where)}
-    if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-      return record
-    if record.get("messages") is not None:
-      return record | {"messages": read_messages(record["messages"], where)}
-  raise UserError(
-    f'{where}: needs "text" (a string), "ids" (a list of integers) or '
-    '"messages" (of a chat)'
-  )
 
 
 def run(
@@ -126,6 +68,7 @@ def run(
       f"--out {out}: is for what comes of a file; give --prompts FILE too"
     )
   # Before anything is loaded: what cannot be kept is not worth its time.
+  api.override_settings(config_lib.Config(), overrides)
   with contextlib.nullcontext() if out is None else _new_file(out) as file:
     records = None if prompts is None else read_prompts(prompts)
     with Progress(console, f"loading {workdir}"):
@@ -156,8 +99,10 @@ def run(
   } - {None}
   notes = [f"{secs:.1f} s in all, with compilation"]
   notes += [f"seed {seed}" for seed in seeds]
-  if _is_lossy(loaded, overrides):
-    notes.append("verifier typical is LOSSY")
+  verifier = overrides.get("verifier", loaded.config.decode.verifier)
+  settings_of = config_lib.Decode(verifier=verifier)
+  if not verifiers.of(settings_of).is_lossless:
+    notes.append(f"verifier {verifier} is LOSSY")
   n_prompts = f"{len(rows)} prompt{'' if len(rows) == 1 else 's'}"
   print_line(
     console,
@@ -281,7 +226,3 @@ def _explained(out: pathlib.Path | None) -> Iterator[None]:
       f"--out {out}: cannot be written there ({error.strerror}); give a file "
       "of a folder that is there and can be written to"
     ) from error
-
-
-def _is_lossy(loaded: api.Loaded, overrides: dict[str, Any]) -> bool:
-  return overrides.get("verifier", loaded.config.decode.verifier) == "typical"

@@ -16,7 +16,7 @@ import rich.text
 from mtpjax import api
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
-from mtpjax.evals.harness import harness_model, import_harness
+from mtpjax.evals.quality.harness import harness_model, import_harness
 from mtpjax.progress import Progress, print_line
 
 _BOOTSTRAPS = 1000

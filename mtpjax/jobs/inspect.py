@@ -11,10 +11,10 @@ import rich.console
 import rich.filesize
 
 from mtpjax import parallel
+from mtpjax.budget import Calibration
 from mtpjax.checkpoint import Base, Store, WorkDir
 from mtpjax.config import Config, read_json
 from mtpjax.data import load_tokenizer
-from mtpjax.decode.budget import Calibration
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel, count_params
 from mtpjax.progress import print_line

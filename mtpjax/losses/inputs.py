@@ -14,8 +14,8 @@ class HeadInputs(struct.PyTreeNode):
   """Everything the loss has gradients for.
 
   Attributes:
-    head_params: parameters of the extra heads, stacked [M - 1, ...]; None for
-      none.
+    per_offset: what the scan over the extra heads walks, stacked [M - 1, ...]:
+      their parameters, or what `heads.Stack` says; None for none.
     shared: parameters that all heads use, passed to each of them.
     hidden_BTD: offset 1's hidden states, ready for the unembedding.
     tap_BTD: hidden states the extra heads read.
@@ -26,7 +26,7 @@ class HeadInputs(struct.PyTreeNode):
       share the model's.
   """
 
-  head_params: Any
+  per_offset: Any
   shared: Any
   hidden_BTD: jax.Array
   tap_BTD: jax.Array

@@ -37,9 +37,6 @@ def model_loss(
 ) -> tuple[jax.Array, OffsetSums]:
   """Runs the trunk and all heads.
 
-  Sequential heads run before the loss, as a chain: their M - 1 hidden states
-  [B, T, D] are alive at a time, and the logits of one offset as ever.
-
   Args:
     model: the model.
     loss: mode, chunk size, z-loss, and what the extra heads learn.
@@ -69,7 +66,7 @@ def model_loss(
       tap_probe=None if only_heads else probes_M[0],
     )
     tap_BTD, hidden_BTD = out.tap_BTD, out.hidden_BTD
-  if "hidden" not in batch or model.heads.tap != "normed":
+  if "hidden" not in batch or not model.heads.tapped.is_normed:
     hidden_BTD = trunk.final_norm(lm["final_norm"], hidden_BTD)
   unembedding_DV = trunk.unembedding(lm)
   if loss.targets == "teacher_soft":
@@ -80,20 +77,19 @@ def model_loss(
     others = [look_ahead(best_BT, m - 1) for m in model.heads.offsets[1:]]
     targets = targets.replace(ids_MBT=jnp.stack([targets.ids_MBT[0], *others]))
   head_params, own_MDV = split_unembeddings(params.get("heads"))
+  per_offset, probes_M = head_params, probes_M[1:]
   head: Head = model.apply_head
-  probes_M = probes_M[1:]
-  if model.is_chain and head_params is not None:
+  if head_params is not None:
     before = lm, tap_BTD
     if only_heads:
       before = jax.lax.stop_gradient(before)
-    # What the loss then trains are the states: all that is left of a head is
-    # the norm after it.
-    head_params = model.apply_chain(
-      head_params, *before, batch["tokens"], context, probes_M
-    )
-    head, probes_M = _behind_chain(trunk), jnp.zeros_like(probes_M)
+    stack = model.wiring.stack(
+      model, {"lm": before[0], "heads": head_params}, before[1],
+      batch["tokens"], context, probes_M,
+    )  # fmt: skip
+    per_offset, probes_M, head = stack
   inputs = HeadInputs(
-    head_params=head_params,
+    per_offset=per_offset,
     shared=lm["final_norm"],
     hidden_BTD=hidden_BTD,
     tap_BTD=tap_BTD,
@@ -113,16 +109,6 @@ def model_loss(
     z_loss=loss.z_loss,
     only_heads=only_heads,
   )
-
-
-def _behind_chain(trunk: Any) -> Head:
-  """Returns the head that takes the state of a chain for its parameters."""
-
-  def head(hidden_BTD, norm_params, tap_BTD, context):
-    del tap_BTD, context
-    return trunk.final_norm(norm_params, hidden_BTD)
-
-  return head
 
 
 def most_likely(

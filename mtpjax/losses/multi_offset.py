@@ -94,13 +94,13 @@ def multi_offset_loss(
   chex.assert_shape([inputs.hidden_BTD, inputs.tap_BTD], (b, t, d))
   chex.assert_shape(inputs.unembedding_DV, (d, None))
   chex.assert_shape(coefficients_M, (m,))
-  chex.assert_tree_shape_prefix(inputs.head_params, inputs.probes.shape)
+  chex.assert_tree_shape_prefix(inputs.per_offset, inputs.probes.shape)
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   parallel.check_batch(inputs.hidden_BTD.shape[0], mesh, "batch")
   if mode == "unrolled":
     if only_heads:
       inputs = jax.lax.stop_gradient(inputs).replace(
-        head_params=inputs.head_params,
+        per_offset=inputs.per_offset,
         probes=inputs.probes,
         own_MDV=inputs.own_MDV,
       )
@@ -128,7 +128,7 @@ def multi_offset_loss(
 def _unrolled(head, inputs, targets, coefficients_M, context, z_loss):
   hidden_states = [inputs.hidden_BTD]
   for m in range(targets.ids_MBT.shape[0] - 1):
-    params = jax.tree.map(lambda leaf, m=m: leaf[m], inputs.head_params)
+    params = jax.tree.map(lambda leaf, m=m: leaf[m], inputs.per_offset)
     tap_BTD = gradient_probe(inputs.tap_BTD, inputs.probes[m])
     hidden_states.append(head(params, inputs.shared, tap_BTD, context))
   loss, per_offset = 0.0, []

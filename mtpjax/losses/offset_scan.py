@@ -92,7 +92,7 @@ class OffsetScan:
     others = None
     if other_targets is not None:
       _, others = jax.lax.scan(
-        body, None, (inputs.head_params, inputs.own_MDV, other_targets)
+        body, None, (inputs.per_offset, inputs.own_MDV, other_targets)
       )
     return self._report(first, others, targets, coefficients_M)
 
@@ -210,20 +210,20 @@ class OffsetScan:
     # Zero where there is no head; also for heads no target is given for.
     others = None
     dhead_params, down_MDV, dprobes = jax.tree.map(
-      jnp.zeros_like, (inputs.head_params, inputs.own_MDV, inputs.probes)
+      jnp.zeros_like, (inputs.per_offset, inputs.own_MDV, inputs.probes)
     )
     if other_targets is not None:
       (dunembedding_GDV, dtap_BTD, dshared), outputs = jax.lax.scan(
         body,
         (dunembedding_GDV, dtap_BTD, dshared),
         (
-          inputs.head_params, inputs.own_MDV, other_targets,
+          inputs.per_offset, inputs.own_MDV, other_targets,
           coefficients_M[1:], inputs.probes,
         ),
       )  # fmt: skip
       others, dhead_params, down_MDV, dprobes = outputs
     gradients = HeadInputs(
-      head_params=dhead_params,
+      per_offset=dhead_params,
       shared=dshared,
       hidden_BTD=dhidden_BTD,
       tap_BTD=dtap_BTD,

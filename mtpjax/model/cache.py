@@ -57,3 +57,21 @@ def commit(
     return c_BKSH
 
   return jax.tree.map(write, cache, rows)
+
+
+def after_reads(start_B: jax.Array, never_B: jax.Array) -> jax.Array:
+  """Returns where rows are written, unchanged, but known after reads only.
+
+  The place of new rows then depends on what was read from the caches, so the
+  compiler writes them in place. Where it knows the place beforehand (a tree
+  that is its root alone) it writes early, and copies every cache for that.
+
+  Args:
+    start_B: rows in the cache, int.
+    never_B: False, computed from what was read in a way that the compiler does
+      not see through: it does see through optimization barriers.
+
+  Returns:
+    start_B.
+  """
+  return start_B + never_B

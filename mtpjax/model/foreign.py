@@ -247,7 +247,7 @@ class ForeignTrunk:
 
   module: ForeignModule
   config: config_lib.Model
-  tap: str
+  tap: config_lib.Tap
   mesh: jax.sharding.Mesh
 
   def init(
@@ -346,10 +346,10 @@ class ForeignTrunk:
     lm = variables["params"]
     out = self._run(lm, tokens_BT, positions_BT, mask, cache)
     hidden_BTD = self._constrain(out.hidden_BTD)
-    if self.tap == "before_last":
+    if self.tap.is_inside:
       return TrunkOutput(self._constrain(out.tap_BTD), hidden_BTD, out.rows)
     tap_BTD = hidden_BTD
-    if self.tap == "normed":
+    if self.tap.is_normed:
       tap_BTD = self.final_norm(lm["final_norm"], hidden_BTD)
     if tap_probe is not None:
       hidden_BTD = gradient_probe(hidden_BTD, tap_probe)
@@ -365,7 +365,7 @@ class ForeignTrunk:
     )
     if isinstance(out, TrunkOutput):
       return out
-    if self.tap == "before_last":
+    if self.tap.is_inside:
       raise UserError(
         "heads.tap: before_last, but the module returns only its last hidden "
         "states; return a TrunkOutput, or set heads.tap last"

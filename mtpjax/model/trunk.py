@@ -46,13 +46,13 @@ class Trunk(nn.Module):
     config: the model; `vocab_size` is known.
     n_layers: layers of the trunk (fewer than `config.n_layers` where matched
       heads took some).
-    tap: "before_last", "last" or "normed".
+    tap: what further heads read.
     mesh: the mesh activations are laid out on.
   """
 
   config: config_lib.Model
   n_layers: int
-  tap: str
+  tap: config_lib.Tap
   mesh: jax.sharding.Mesh
 
   @nn.compact
@@ -129,7 +129,7 @@ class Trunk(nn.Module):
   def _scan(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
     assert cache is None, "a cache needs unstacked layers"
     last = self.n_layers - 1
-    taps_inside = self.tap == "before_last"
+    taps_inside = self.tap.is_inside
 
     def run_layer(carry, xs):
       x_BTD, tap_BTD = carry
@@ -158,7 +158,7 @@ class Trunk(nn.Module):
     return TrunkOutput(tap_BTD, x_BTD, ())
 
   def _tap_at_end(self, x_BTD: jax.Array) -> jax.Array:
-    if self.tap == "last":
+    if not self.tap.is_normed:
       return x_BTD
     # Still in its box while parameters are made.
     norm_params = parallel.unbox(self.get_variable("params", "final_norm"))
@@ -180,7 +180,7 @@ class Trunk(nn.Module):
       )
       x_BTD = self._constrain(x_BTD)
       rows.append(new)
-    if self.tap != "before_last":
+    if not self.tap.is_inside:
       tap_BTD = self._tap_at_end(x_BTD)
     return TrunkOutput(tap_BTD, x_BTD, tuple(rows))
 

@@ -230,7 +230,9 @@ def test_what_is_written_is_read_as_the_same(name, tmp_path):
     for each in sources[1:]:
       got |= each.load(back)
     jax.tree.map(np.testing.assert_array_equal, got, params)
-    assert written.params >= count_values(got["lm"])
+    assert written.params >= sum(
+      leaf.size for leaf in jax.tree.leaves(got["lm"])
+    )
   assert n_held >= 2, "Medusa's and sequential heads have a place"
 
 

@@ -21,7 +21,7 @@ from decoding import (
 
 from mtpjax import decode
 from mtpjax.decode import step as steps
-from mtpjax.decode.drafters.drafts import Drafts
+from mtpjax.decode.drafters import Candidates
 
 MODEL = multi_token_model()
 LENGTHS = (1, 3, 20, 32)  # 32 fills its bucket
@@ -119,11 +119,11 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(
   assert all(
     len(set(row)) == WIDE.width for row in candidates_BMC.reshape(-1, 3)
   )
-  drafts = Drafts(
+  drafts = Candidates(
     jnp.asarray(candidates_BMC), jnp.ones(candidates_BMC.shape, bool), None
-  )
+  ).at_nodes(WIDE, state.root_B)
   with monkeypatch.context() as patch, jax.default_matmul_precision("highest"):
-    patch.setattr(steps, "propose", lambda *_: drafts)
+    patch.setattr(steps, "draft", lambda *_: drafts)
     state = steps.step(spec, params, tables, state)
   for b, result in enumerate(read(state)):
     assert len(result.ids) == 2 + WIDE.depth_Q[nodes[b]]

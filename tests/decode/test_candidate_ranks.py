@@ -16,7 +16,7 @@ from decoding import (
 )
 
 from mtpjax import config as config_lib
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 
 MODELS = {
   "block": BLOCK,

@@ -9,6 +9,7 @@ from decoding import (
   WIDE,
   V,
   advance,
+  candidates,
   multi_token_model,
   random_params,
   read,
@@ -17,7 +18,6 @@ from decoding import (
 )
 
 from mtpjax import decode
-from mtpjax.decode.drafters.propose import propose
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 
@@ -79,9 +79,11 @@ def compare(spec, tables, stacked, params, asked, state):
   with jax.default_matmul_precision("highest"):
     tap_BTD, logits_MBTV, rows_M = from_scratch(stacked, tokens_BT)
     last_B = np.asarray(state.length_B) - 1
-    drafts = propose(spec, params, tables, state, jnp.zeros((4, DEPTHS + 1, V)))
+    ranked, _ = candidates(
+      spec, params, tables, state, jnp.zeros((4, DEPTHS + 1, V))
+    )
     logits_BMV = drafter.draft_logits(
-      MODEL, params, DEPTHS, state.head_caches,
+      MODEL, params, DEPTHS, state.draft.caches,
       tap_BTD[np.arange(4), last_B], jnp.asarray(last_B),
     )  # fmt: skip
   for b, last in enumerate(last_B):
@@ -91,8 +93,8 @@ def compare(spec, tables, stacked, params, asked, state):
     )
     # Greedy rows: the candidates are the likeliest tokens of each head.
     want_DC = np.argsort(-want_DV, axis=-1)[:, : spec.tree.width]
-    np.testing.assert_array_equal(drafts.candidates_BMC[b], want_DC)
-    for m, cache in enumerate(state.head_caches):
+    np.testing.assert_array_equal(ranked.tokens_BMC[b], want_DC)
+    for m, cache in enumerate(state.draft.caches):
       for got, want in ((cache.keys_BKSH, rows_M.keys_BKSH),
                         (cache.values_BKSH, rows_M.values_BKSH)):  # fmt: skip
         got, want = got[b, :, : last + 1], want[m, b, :, : last + 1]

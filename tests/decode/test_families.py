@@ -17,7 +17,7 @@ from decoding import (
 )
 
 from mtpjax import config as config_lib
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 
 FAMILIES = {
   # Texts are up to 44 tokens long: windows of 6 slide over them.

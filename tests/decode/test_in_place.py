@@ -21,6 +21,7 @@ from programs import AS_USERS, computations
 
 from mtpjax import config as config_lib
 from mtpjax.decode import batch, step
+from mtpjax.decode.drafters import drafting_heads
 
 MODEL = multi_token_model()
 
@@ -53,7 +54,12 @@ def copies_of_caches(tree, **changes):
 
 @pytest.mark.parametrize(
   "tree, changes",
-  [(ROOT, {}), (ROOT, {"kept_heads": 3}), (CHAIN, {}), (WIDE, {})],
+  [
+    (ROOT, {}),
+    (ROOT, {"drafter": drafting_heads(MODEL, 3)}),
+    (CHAIN, {}),
+    (WIDE, {}),
+  ],
   ids=["plain", "plain-keeping-heads", "chain", "wide"],
 )
 def test_no_pass_copies_a_cache(tree, changes):

@@ -20,15 +20,16 @@ from decoding import (
 
 from mtpjax import config as config_lib
 from mtpjax import decode
+from mtpjax.decode import verifiers
 from mtpjax.decode.drafters import lookup
 
 MODEL = multi_token_model()
 find = functools.partial(jax.jit, static_argnames=("longest", "n"))(lookup.find)
 
 
-def by_hand(text, longest, n):
+def by_hand(text, longest, n, shortest=1):
   """The tokens behind the last occurrence of the longest n-gram, or None."""
-  for size in range(min(longest, len(text) - 1), 0, -1):
+  for size in range(min(longest, len(text) - 1), shortest - 1, -1):
     ngram = text[-size:]
     for end in range(len(text) - 1, size - 1, -1):
       if text[end - size : end] == ngram:
@@ -48,12 +49,21 @@ def test_find_is_a_search_in_plain_python(longest, n):
     lengths = rng.integers(1, 31, 64)
     lengths[:4] = 1, 2, 3, 30  # alone, and up to the last place there is
     tokens_BS = rng.integers(0, letters, (64, 30))
-    got_BN, is_found_B = find(
+    got_BN, n_matched_B = find(
       jnp.asarray(tokens_BS), jnp.asarray(lengths - 1), longest, n
     )
     for b, length in enumerate(lengths):
       want = by_hand(tokens_BS[b, :length].tolist(), longest, n)
-      assert is_found_B[b] == (want is not None)
+      size = next(
+        (
+          n
+          for n in range(min(longest, length - 1), 0, -1)
+          if by_hand(tokens_BS[b, :length].tolist(), n, 1, n) is not None
+        ),
+        0,
+      )
+      assert n_matched_B[b] == size
+      assert (size > 0) == (want is not None)
       if want is not None:
         assert got_BN[b].tolist() == want
       found, missed = found + (want is not None), missed + (want is None)
@@ -74,14 +84,14 @@ def test_the_longest_match_counts_then_the_latest_and_it_goes_on(
   assert by_hand(text, longest, 7) == want
   # Behind the text, what would be a better match.
   tokens_BS = jnp.array([text + text + [8] * (20 - 2 * len(text))])
-  got_BN, is_found_B = find(tokens_BS, jnp.array([len(text) - 1]), longest, 7)
-  assert is_found_B[0] and got_BN[0].tolist() == want
+  got_BN, n_matched_B = find(tokens_BS, jnp.array([len(text) - 1]), longest, 7)
+  assert n_matched_B[0] > 0 and got_BN[0].tolist() == want
 
 
 def lookup_run(model, params, asked, **kwargs):
   # Always four requests, so that programs are compiled once.
   padded = asked + asked[-1:] * (4 - len(asked))
-  results = run(model, params, CHAIN, padded, drafter="lookup", **kwargs)
+  results = run(model, params, CHAIN, padded, drafter=lookup.Lookup(), **kwargs)
   return results[: len(asked)]
 
 
@@ -145,7 +155,7 @@ def test_right_drafts_stand_when_rejection_verifies_them():
   asked = [decode.Request((*range(V), *range(3)), 21, 1e-3, index=b)
            for b in range(4)]  # fmt: skip
   for result in lookup_run(
-    MODEL, counter_params(), asked, verifier="rejection"
+    MODEL, counter_params(), asked, verifier=verifiers.Rejection()
   ):
     assert result.ids == tuple((3 + i) % V for i in range(21))
     assert result.passes == 6

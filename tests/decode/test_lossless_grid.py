@@ -23,6 +23,7 @@ from decoding import (
 )
 
 from mtpjax import decode
+from mtpjax.decode import drafters
 
 TIE = 1e-5  # two scores so close are a matter of rounding
 GROUPS, GROUP = 10, 30  # a group has a model of its own
@@ -144,21 +145,30 @@ def random_tree(rng):
 
 @functools.cache
 def programs():
-  """Plain decoding, six random trees, lookup; all can take turns."""
+  """Plain decoding, six random trees, lookup, merged; all can take turns."""
   rng = np.random.default_rng(5)
   trees = [random_tree(rng) for _ in range(6)]
   assert max(tree.max_depth for tree in trees) == 3
   assert any(tree.max_depth == 3 and tree.ranks[1] for tree in trees)
   model = multi_token_model()
-  shared = dict(stages=ALL_STAGES, kept_heads=3, room=DRAFTS + 1)
-  return [
-    decode.Spec(model, decode.Tree.root(), **shared),
-    *(decode.Spec(model, tree, **shared) for tree in trees),
-    decode.Spec(model, decode.Tree.chain(DRAFTS), drafter="lookup", **shared),
+  heads = drafters.drafting_heads(model, 3)
+  lookup = drafters.Lookup()
+  programs = [
+    (decode.Tree.root(), heads),
+    *((tree, heads) for tree in trees),
+    (decode.Tree.chain(DRAFTS), lookup),
+    (decode.Tree.chain(DRAFTS), drafters.Merged(heads, lookup, least=1)),
   ]
+  return [
+    decode.Spec(
+      model, tree, ALL_STAGES, drafters.Keeping(drafter, (heads,)),
+      room=DRAFTS + 1,
+    )
+    for tree, drafter in programs
+  ]  # fmt: skip
 
 
-LOOKUP = 7
+LOOKUP, MERGED = 7, 8
 
 
 @functools.cache
@@ -181,7 +191,7 @@ def generated(specs, group, requests, batch, chunk_passes, governor):
   with jax.default_matmul_precision("highest"):
     for results in decode.generate(
       specs, params_of(group)[1], requests, slow.EOS_IDS, batch, chunk_passes,
-      governor=governor,
+      chooser=governor,
     ):  # fmt: skip
       latest |= results
   return [latest[n] for n in range(len(requests))]
@@ -308,7 +318,7 @@ def test_plain_decoding_is_the_slow_pipeline_token_by_token():
   assert min(teeth.values()) > 0
 
 
-@pytest.mark.parametrize("level", range(1, LOOKUP + 1))
+@pytest.mark.parametrize("level", range(1, MERGED + 1))
 def test_trees_and_lookup_say_what_plain_decoding_says(level):
   ties = tokens = passes = 0
   for group, requests in enumerate(groups()):
@@ -371,7 +381,8 @@ def test_a_longer_neighbour_does_not_matter():
 def test_programs_that_take_turns_say_what_either_says():
   ties = 0
   for group, levels, chunk_passes in [
-    (6, (1, 5), 1), (7, (6, 2), 2), (8, (0, LOOKUP, 3, 4), 1), (9, (0, 1), 3),
+    (6, (1, 5), 1), (7, (6, 2), 2), (8, (0, LOOKUP, 3, MERGED), 1),
+    (9, (0, 1), 3),
   ]:  # fmt: skip
     results, plan = take_turns(group, levels, chunk_passes=chunk_passes)
     ties += compare(group, groups()[group], plain(group), results)

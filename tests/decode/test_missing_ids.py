@@ -23,6 +23,7 @@ from mtpjax.api.prompts import RequestMaker, read_prompt
 from mtpjax.config import Config
 from mtpjax.data.tokenizers import ByteTokenizer
 from mtpjax.decode import batch as batches
+from mtpjax.decode import drafters, verifiers
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -48,9 +49,9 @@ def results(tree, seed, program=None, **changes):
   [
     (CHAIN, {}),
     (WIDE, {}),
-    (CHAIN, {"verifier": "rejection"}),
-    (CHAIN, {"verifier": "typical"}),
-    (CHAIN, {"verifier": "block", "drafter": "lookup"}),
+    (CHAIN, {"verifier": verifiers.Rejection()}),
+    (CHAIN, {"verifier": verifiers.Typical()}),
+    (CHAIN, {"verifier": verifiers.Block(), "drafter": drafters.Lookup()}),
   ],
 )
 def test_no_text_has_them_whoever_drafts(tree, program):

@@ -21,10 +21,12 @@ from decoding import (
   to_decode,
 )
 
+from mtpjax import budget, decode
 from mtpjax import config as config_lib
-from mtpjax import decode
+from mtpjax.budget import Governor, Level
 from mtpjax.decode import batch as batches
-from mtpjax.decode.budget import Governor, Level
+from mtpjax.decode import drafters
+from mtpjax.evals.speed.unseen import Unseen
 
 MODEL = multi_token_model()
 ROWS = 3
@@ -36,7 +38,7 @@ def queue(params, asked, eos_ids=(), chunk_passes=4, specs=None, governor=None):
   with jax.default_matmul_precision("highest"):
     yield from decode.generate(
       specs or [spec_of(MODEL, CHAIN)], params, asked, eos_ids, ROWS,
-      chunk_passes, governor=governor,
+      chunk_passes, chooser=governor,
     )  # fmt: skip
 
 
@@ -171,7 +173,7 @@ LEVELS = (Level(ROOT, 1.0, 0.010), Level(CHAIN, 3.4, 0.020))
 
 def level_specs(levels=LEVELS):
   stages = decode.Stages(is_sampled=True)
-  return decode.Spec.for_levels(MODEL, config_lib.Decode(), stages, levels)
+  return budget.programs(MODEL, config_lib.Decode(), stages, levels)
 
 
 class Scripted:
@@ -302,6 +304,10 @@ def test_speculation_that_loses_is_switched_off_and_else_stays(shifts):
     assert sum(r.accepted for r in last) == 0
 
 
+HEADS = drafters.drafting_heads(MODEL, 3)
+IDLE = Unseen(HEADS, 3)
+
+
 def chunk_program(drafter, params, asked):
   spec, tables, state = start(MODEL, params, ROOT, asked, drafter=drafter)
   return batches.run_chunk.lower(
@@ -313,16 +319,17 @@ def test_idle_heads_run_and_nobody_looks_at_them():
   params = to_decode(MODEL, random_params(MODEL, 54))
   asked = random_requests(5, 0.8)
   plain = run(MODEL, params, ROOT, asked, (3,))
-  idle = run(MODEL, params, ROOT, asked, (3,), drafter="idle")
+  idle = run(MODEL, params, ROOT, asked, (3,), drafter=IDLE)
   assert idle == plain
   poisoned = params | {
     "heads": jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), params["heads"])
   }
-  assert run(MODEL, poisoned, ROOT, asked, (3,), drafter="idle") == plain
-  # They are in the program, as they are in one that drafts with them.
+  assert run(MODEL, poisoned, ROOT, asked, (3,), drafter=IDLE) == plain
+  # They are in the program; in one that keeps their caches, and has no drafts
+  # in its tree, they are not.
   flops = {
-    name: chunk_program(name, params, asked).cost_analysis()["flops"]
-    for name in ("heads", "idle")  # a tree of the root alone has no drafts
+    name: chunk_program(drafter, params, asked).cost_analysis()["flops"]
+    for name, drafter in {"heads": HEADS, "idle": IDLE}.items()
   }
   c = MODEL.config
   products = MODEL.heads.chain_length * (

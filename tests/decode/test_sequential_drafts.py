@@ -13,6 +13,7 @@ from decoding import (
   D,
   V,
   advance,
+  candidates,
   random_params,
   random_requests,
   read,
@@ -25,10 +26,10 @@ from programs import computations
 
 from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
-from mtpjax.decode import batch
+from mtpjax.decode import batch, verifiers
 from mtpjax.decode.drafters import sequential
-from mtpjax.decode.drafters.propose import propose
-from mtpjax.evals.candidate_ranks import candidate_ranks
+from mtpjax.decode.drafters.sequential import ChainedHeads
+from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 
@@ -75,36 +76,36 @@ def from_scratch(params, tokens_BT):
   )
   lm = params["lm"]
   out = MODEL.apply_trunk(lm, tokens_BT, context.positions_BT, context.mask)
-  hidden_MBTD = MODEL.apply_chain(
-    params["heads"], lm, out.tap_BTD, tokens_BT, context, jnp.zeros(4)
+  stack = MODEL.wiring.stack(
+    MODEL, params, out.tap_BTD, tokens_BT, context, jnp.zeros(4)
   )
-  return MODEL.trunk.logits(lm, hidden_MBTD)
+  return MODEL.trunk.logits(lm, stack.per_offset)
 
 
 @functools.partial(jax.jit, static_argnames="spec")
 def drafts_and_logits(spec, params, tables, state):
   """The drafts of a program, and the logits along their best candidates."""
   noise = None
-  if spec.stages.is_sampled and spec.verifier == "coupled":
+  if spec.stages.is_sampled and spec.verifier.shares_noise:
     noise = jnp.zeros((state.length_B.shape[0], spec.tree.max_depth + 1, V))
-  drafts = propose(spec, params, tables, state, noise)
+  drafts, _ = candidates(spec, params, tables, state, noise)
   logits_BMV = sequential.draft_logits(
-    MODEL, params, spec.tree.max_depth, state.head_caches, state.reached_BMD,
-    state.length_B, lambda depth, _: drafts.candidates_BMC[:, depth, 0],
+    MODEL, params, spec.tree.max_depth, *state.draft,
+    state.length_B, lambda depth, _: drafts.tokens_BMC[:, depth, 0],
   )  # fmt: skip
   return drafts, logits_BMV
 
 
-def expected_logits(stacked, asked, state, candidates_BMC):
+def expected_logits(stacked, asked, state, tokens_BMC):
   """Those of whole texts with the drafts behind them, nothing cached."""
   tokens_BT = np.zeros((len(asked), TOKENS), np.int32)
   for b, (request, result) in enumerate(zip(asked, read(state), strict=True)):
     assert result.finish_reason == "running"
-    text = [*request.ids, *result.ids, *candidates_BMC[b, :, 0].tolist()]
+    text = [*request.ids, *result.ids, *tokens_BMC[b, :, 0].tolist()]
     tokens_BT[b, : len(text)] = text
   logits_MBTV = np.asarray(from_scratch(stacked, tokens_BT))
   last_B = np.asarray(state.length_B) - 1
-  depths = candidates_BMC.shape[1]
+  depths = tokens_BMC.shape[1]
   return np.stack(
     [logits_MBTV[:depths, b, last] for b, last in enumerate(last_B)]
   )
@@ -124,21 +125,21 @@ def compare(spec, tables, stacked, params, asked, state):
   with jax.default_matmul_precision("highest"):
     drafts, logits_BMV = drafts_and_logits(spec, params, tables, state)
     want_BMV = expected_logits(
-      stacked, asked, state, np.asarray(drafts.candidates_BMC)
+      stacked, asked, state, np.asarray(drafts.tokens_BMC)
     )
   np.testing.assert_allclose(
     logits_BMV, want_BMV, rtol=0, atol=1e-5 * np.abs(want_BMV).max()
   )
   # Greedy rows: the candidates of a depth are the likeliest tokens there.
   want_BMC = np.argsort(-want_BMV, axis=-1)[..., : spec.tree.width]
-  np.testing.assert_array_equal(drafts.candidates_BMC, want_BMC)
+  np.testing.assert_array_equal(drafts.tokens_BMC, want_BMC)
 
 
 def test_drafts_equal_those_of_the_training_path_at_every_pass():
   stacked, params = parameters(1)
   # Texts shorter than the chain of heads, and longer ones.
   asked = requests_of(1, 2, 6, 17)
-  shared = dict(kept_heads=4, room=5)
+  shared = dict(drafter=ChainedHeads(4), room=5)
   spec, tables, state = start(MODEL, params, CHAIN, asked, **shared)
   programs = [spec_of(MODEL, tree, asked, **shared) for tree in (ROOT, WIDE)]
   programs = [spec, *programs, spec]
@@ -159,12 +160,13 @@ def test_a_program_keeps_no_more_than_it_drafts_with():
   asked = requests_of(1, 2, 6, 17)
   tree = decode.Tree.chain(2)
   spec, tables, state = start(MODEL, params, tree, asked)
-  assert len(state.head_caches) == 2 and state.reached_BMD.shape == (4, 2, D)
+  assert len(state.draft.caches) == 2
+  assert state.draft.reached_BMD.shape == (4, 2, D)
   for _ in range(3):
     compare(spec, tables, stacked, params, asked, state)
     state = advance(spec, params, tables, state, 1)
   _, _, plain = start(MODEL, params, ROOT, asked)
-  assert plain.head_caches == () and plain.reached_BMD is None
+  assert plain.draft == ()
 
 
 def test_output_is_that_of_plain_decoding_and_ranks_of_chains_are_exact():
@@ -194,12 +196,14 @@ def test_output_is_that_of_plain_decoding_and_ranks_of_chains_are_exact():
 def test_drafts_with_probabilities_are_drawn_along_what_was_drawn():
   stacked, params = parameters(4)
   asked = requests_of(1, 2, 6, 17, temperature=0.7)
-  spec, tables, state = start(MODEL, params, CHAIN, asked, verifier="rejection")
+  spec, tables, state = start(
+    MODEL, params, CHAIN, asked, verifier=verifiers.Rejection()
+  )
   state = advance(spec, params, tables, state, 2)
   with jax.default_matmul_precision("highest"):
     drafts, logits_BMV = drafts_and_logits(spec, params, tables, state)
     want_BMV = expected_logits(
-      stacked, asked, state, np.asarray(drafts.candidates_BMC)
+      stacked, asked, state, np.asarray(drafts.tokens_BMC)
     )
   np.testing.assert_allclose(
     logits_BMV, want_BMV, rtol=0, atol=1e-5 * np.abs(want_BMV).max()
@@ -209,16 +213,18 @@ def test_drafts_with_probabilities_are_drawn_along_what_was_drawn():
   )
   # Drawn, and not always the likeliest.
   best_BM = np.argmax(want_BMV, axis=-1)
-  assert np.any(drafts.candidates_BMC[..., 0] != best_BM)
+  assert np.any(drafts.tokens_BMC[..., 0] != best_BM)
 
 
 @pytest.mark.parametrize("tree", [ROOT, CHAIN], ids=["plain", "chain"])
 def test_no_pass_copies_a_cache(tree):
   _, params = parameters(1)
   asked = requests_of(1, 2, 6, 17)
-  spec, tables, state = start(MODEL, params, tree, asked, kept_heads=4)
+  spec, tables, state = start(
+    MODEL, params, tree, asked, drafter=ChainedHeads(4)
+  )
   lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
-  shape = ",".join(map(str, state.head_caches[0].keys_BKSH.shape))
+  shape = ",".join(map(str, state.draft.caches[0].keys_BKSH.shape))
   made = re.compile(rf"= f32\[{shape}\]\S* (copy|concatenate|scatter)\(")
   copies = [
     line

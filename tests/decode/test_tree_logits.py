@@ -171,11 +171,11 @@ def test_drafts_and_texts_do_not_see_the_spoilt_rows_either():
     beyond_B1S1 = (at_S >= state.length_B[:, None])[:, None, :, None]
     caches = jax.tree.map(
       lambda x: jnp.where(beyond_B1S1, GARBAGE, x),
-      (state.cache, state.head_caches),
+      (state.cache, state.draft.caches),
     )
     return state.replace(
       cache=caches[0],
-      head_caches=caches[1],
+      draft=state.draft._replace(caches=caches[1]),
       # Ids of a text that was here before.
       tokens_BS=jnp.where(
         at_S > state.length_B[:, None], V - 1, state.tokens_BS

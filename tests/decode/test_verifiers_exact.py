@@ -16,6 +16,10 @@ TREES = [
   # Siblings whose order as nodes is not that of their ranks.
   decode.Tree((0, 0, 0, 2, 1, 2), (0, 1, 0, 1, 0, 0)),
 ]
+RULES = {
+  "rejection": verifiers.Rejection().judge,
+  "block": verifiers.Block().judge,
+}
 CHAINS = [decode.Tree.chain(n) for n in range(5)]
 # One shape for all batches: every operation is compiled once.
 ROWS = 2560
@@ -133,13 +137,13 @@ def test_all_shapes_are_there():
 
 @pytest.mark.parametrize("v", [2, 3, 4])
 def test_rejection_is_lossless(v, x64):
-  distance, tree = largest_distance(verifiers.rejection, TREES, v)
+  distance, tree = largest_distance(RULES["rejection"], TREES, v)
   assert distance <= en.TOLERANCE, tree
 
 
 @pytest.mark.parametrize("v", [2, 3, 4])
 def test_block_is_lossless(v, x64):
-  distance, tree = largest_distance(verifiers.block, CHAINS, v)
+  distance, tree = largest_distance(RULES["block"], CHAINS, v)
   assert distance <= en.TOLERANCE, tree
 
 
@@ -150,10 +154,8 @@ def test_typical_is_not(x64):
   tables = [p_V, np.broadcast_to(p_V, (2, 2))]
   rows = en.drafts(tree, tables, np.array([[1.0, 0.0]]))
 
-  def typical(*args):
-    return verifiers.typical(*args[:-1], 0.3, 0.6)
-
-  [(accept_BQ, emit_BQV)] = judge(typical, tree, [rows])
+  typical = verifiers.Typical(0.3, 0.6)
+  [(accept_BQ, emit_BQV)] = judge(typical.judge, tree, [rows])
   joint = en.outcome(tree, tables, rows, accept_BQ, emit_BQV)
   np.testing.assert_allclose(joint.sum(axis=1), [1, 0], atol=en.TOLERANCE)
   distance = en.total_variation(joint, en.law(tables, 2))
@@ -168,7 +170,7 @@ def test_a_hole_among_drawn_siblings_is_not_lossless_either(x64):
   rows = en.drafts(
     tree, tables, draft_MV, valid_Q=np.array([True, True, False, True])
   )
-  [(accept_BQ, emit_BQV)] = judge(verifiers.rejection, tree, [rows])
+  [(accept_BQ, emit_BQV)] = judge(RULES["rejection"], tree, [rows])
   joint = en.outcome(tree, tables, rows, accept_BQ, emit_BQV)
   assert en.total_variation(joint, en.law(tables, 2)) > 0.01
 
@@ -186,10 +188,10 @@ def test_known_numbers_of_accepted_drafts(x64):
   p_V, q_V = np.array([1 / 3, 2 / 3]), np.array([2 / 3, 1 / 3])
   tables = [np.broadcast_to(p_V, (2,) * (d + 1)) for d in range(3)]
   case = [(tables, en.drafts(tree, tables, np.array([q_V, q_V])))]
-  assert accepted(verifiers.rejection, tree, case) == pytest.approx(
+  assert accepted(RULES["rejection"], tree, case) == pytest.approx(
     10 / 9, abs=en.TOLERANCE
   )
-  assert accepted(verifiers.block, tree, case) == pytest.approx(
+  assert accepted(RULES["block"], tree, case) == pytest.approx(
     11 / 9, abs=en.TOLERANCE
   )
 
@@ -203,8 +205,8 @@ def test_block_accepts_no_fewer_than_rejection(length, x64):
     tables = en.random_tables(rng, 3, length + 1)
     draft_MV = rng.dirichlet(np.full(3, 0.7), length)
     every.append((tables, en.drafts(tree, tables, draft_MV)))
-  by_block = accepted(verifiers.block, tree, every)
-  by_rejection = accepted(verifiers.rejection, tree, every)
+  by_block = accepted(RULES["block"], tree, every)
+  by_rejection = accepted(RULES["rejection"], tree, every)
   assert np.all(by_block >= by_rejection - en.TOLERANCE)
   if length == 1:
     np.testing.assert_allclose(by_block, by_rejection, atol=en.TOLERANCE)
@@ -225,8 +227,8 @@ def test_block_accepts_no_fewer_than_rejection(length, x64):
 
 def test_float32_is_as_close_as_its_digits():
   for verifier, tree in (
-    (verifiers.rejection, TREES[40]),
-    (verifiers.block, CHAINS[3]),
+    (RULES["rejection"], TREES[40]),
+    (RULES["block"], CHAINS[3]),
   ):
     jitted = jax.jit(verifier, static_argnums=0)
     distance, _ = largest_distance(jitted, [tree], 4, np.float32)
@@ -260,11 +262,11 @@ def test_cold_targets_leave_the_path_of_match(name):
     draft_BMV = np.eye(v, dtype=np.float32)[lists_BMC[..., 0]]
     valid_BQ &= np.array(tree.ranks) == 0
   target_BQV = np.eye(v, dtype=np.float32)[targets_BQ]
-  last = (0.3, 0.6) if name == "typical" else (jnp.asarray(draft_BMV),)
-  verifier = getattr(verifiers, name, verifiers.rejection)
+  rules = RULES | {"typical": verifiers.Typical(0.3, 0.6).judge}
+  verifier = rules.get(name, RULES["rejection"])
   args = [jnp.asarray(x) for x in (tokens_BQ, valid_BQ)]
   conditionals = jax.jit(verifier, static_argnums=0)(
-    tree, *args, jnp.asarray(target_BQV), *last
+    tree, *args, jnp.asarray(target_BQV), jnp.asarray(draft_BMV)
   )
   uniforms = rng.random((rows, tree.size + 1)).astype(np.float32)
   uniforms[::3] = 0
@@ -286,7 +288,7 @@ def test_cold_targets_leave_the_path_of_match(name):
 ])  # fmt: skip
 def test_rejection_wants_the_first_of_each_list(parents, ranks, node):
   with pytest.raises(ValueError, match=f"verifier: .*node {node} ") as error:
-    verifiers.check_rejection(decode.Tree(parents, ranks))
+    verifiers.Rejection().check(decode.Tree(parents, ranks))
   assert "\n" not in str(error.value)
 
 
@@ -296,12 +298,12 @@ def test_rejection_wants_the_first_of_each_list(parents, ranks, node):
 ])  # fmt: skip
 def test_block_wants_a_chain(parents, ranks, node):
   with pytest.raises(ValueError, match=f"verifier: .*node {node} ") as error:
-    verifiers.check_block(decode.Tree(parents, ranks))
+    verifiers.Block().check(decode.Tree(parents, ranks))
   assert "\n" not in str(error.value)
 
 
 def test_trees_that_pass():
   for tree in TREES:
-    verifiers.check_rejection(tree)
+    verifiers.Rejection().check(tree)
   for tree in CHAINS:
-    verifiers.check_block(tree)
+    verifiers.Block().check(tree)

@@ -181,15 +181,14 @@ def test_invalid_nodes_never_come(name):
   # All mass on token 0, which is also what the paddings hold.
   tokens_BQ = jnp.zeros((rows, tree.size), jnp.int32)
   certain_V = jnp.eye(v)[0]
-  last = [jnp.broadcast_to(certain_V, (rows, tree.max_depth, v))]
-  if name == "typical":
-    last = [0.3, 0.6]
-  conditionals = jax.jit(getattr(verifiers, name), static_argnums=0)(
+  settings = {"epsilon": 0.3, "delta": 0.6} if name == "typical" else {}
+  verifier = verifiers.VERIFIERS[name](**settings)
+  conditionals = jax.jit(verifier.judge, static_argnums=0)(
     tree,
     tokens_BQ,
     valid_BQ,
     jnp.broadcast_to(certain_V, (rows, tree.size, v)),
-    *last,
+    jnp.broadcast_to(certain_V, (rows, tree.max_depth, v)),
   )
   verdict = sample(
     tree,
@@ -215,8 +214,9 @@ def test_typical_prefers_the_longest_path_then_the_likeliest():
   target_QV[3] = 0.46, 0.54, 0
 
   def path(epsilon, valid_Q=(True,) * 7):
-    conditionals = jax.jit(verifiers.typical, static_argnums=0)(
-      tree, tokens_BQ, jnp.array([valid_Q]), jnp.array([target_QV]), epsilon, 1
+    judge = verifiers.Typical(epsilon, 1).judge
+    conditionals = jax.jit(judge, static_argnums=0)(
+      tree, tokens_BQ, jnp.array([valid_Q]), jnp.array([target_QV])
     )
     np.testing.assert_array_equal(
       conditionals.emit_BQV[0], target_QV.astype(np.float32)

@@ -21,7 +21,7 @@ THREE_ROWS_AND_ONE = decode.Tree.from_rank_paths(
 
 def right(tree, rows):
   """Not a slip."""
-  result = verifiers.rejection(tree, *map(jnp.asarray, rows[:4]))
+  result = verifiers.Rejection().judge(tree, *map(jnp.asarray, rows[:4]))
   return np.asarray(result.accept_BQ), np.asarray(result.emit_BQV)
 
 

@@ -8,10 +8,11 @@ import pytest
 from tiny import multi_token_model
 
 from mtpjax.config import Heads
-from mtpjax.decode import Result, Spec, Stages, Tree, decode_params
+from mtpjax.decode import Result, Spec, Stages, Tree, decode_params, verifiers
 from mtpjax.decode.batch import Packer, read_traces
-from mtpjax.evals import class_requests, decode_speed, measure_decoding
-from mtpjax.evals.trial import Trial
+from mtpjax.evals import class_requests, measure_decoding
+from mtpjax.evals.speed import decoding as decode_speed
+from mtpjax.evals.speed.trial import Trial
 
 MODEL = multi_token_model(
   heads_config=Heads(offsets=(1, 2, 3), matched=False), vocab_size=24
@@ -35,7 +36,7 @@ def specs():
   return {
     "next": Spec(MODEL, Tree.root(), stages),
     "tree": Spec(MODEL, BRANCHES, stages),
-    "drawn": Spec(MODEL, Tree.chain(2), stages, verifier="rejection"),
+    "drawn": Spec(MODEL, Tree.chain(2), stages, verifier=verifiers.Rejection()),
   }
 
 

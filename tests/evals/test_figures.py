@@ -3,8 +3,8 @@ import sys
 import numpy as np
 import pytest
 
+from mtpjax.budget import Choice
 from mtpjax.decode import Tree
-from mtpjax.decode.budget import Choice
 from mtpjax.errors import UserError
 from mtpjax.evals import figures
 

@@ -23,9 +23,13 @@ from mtpjax import api, parallel
 from mtpjax import config as config_lib
 from mtpjax.data import load_tokenizer
 from mtpjax.errors import UserError
-from mtpjax.evals import likelihood
-from mtpjax.evals.harness import Answers, generation_settings, harness_model
-from mtpjax.evals.likelihood import Scorer
+from mtpjax.evals.quality import likelihood
+from mtpjax.evals.quality.harness import (
+  Answers,
+  generation_settings,
+  harness_model,
+)
+from mtpjax.evals.quality.likelihood import Scorer
 from mtpjax.heads import MultiTokenModel
 from mtpjax.jobs import harness as job
 

@@ -7,8 +7,8 @@ from tiny import multi_token_model
 from mtpjax.config import Heads
 from mtpjax.decode import Request, Tree, decode_params
 from mtpjax.evals import cost_trees, measure_draft_secs, measure_pass_costs
-from mtpjax.evals.pass_costs import spread_tree
-from mtpjax.evals.trial import Trial
+from mtpjax.evals.speed.pass_costs import spread_tree
+from mtpjax.evals.speed.trial import Trial
 
 MODEL = multi_token_model(heads_config=Heads(offsets=(1, 2, 3), matched=False))
 

@@ -26,8 +26,10 @@ def total(tree):
   return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
 
 
-def test_there_is_a_module_for_every_kind_of_the_configuration():
-  assert set(HEADS) == set(config_lib.HEAD_KINDS)
+def test_an_unknown_kind_is_one_line_that_lists_those_there_are():
+  with pytest.raises(UserError, match="^heads.kind: 'mlp' is not one") as error:
+    model_of(kind="mlp")
+  assert all(kind in str(error.value) for kind in HEADS)
 
 
 @pytest.mark.parametrize("tap", ["before_last", "last"])

@@ -292,10 +292,11 @@ def test_a_row_sees_its_document_up_to_the_token_it_is_told():
     def f(embedding_VD):
       lm = params["lm"] | {"embedding": embedding_VD}
       out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
-      hidden_MBTD = model.apply_chain(
-        params["heads"], lm, out.tap_BTD, tokens_BT, context, jnp.zeros(3)
-      )
-      return hidden_MBTD[:, 0] @ direction_D
+      stack = model.wiring.stack(
+        model, params | {"lm": lm}, out.tap_BTD, tokens_BT, context,
+        jnp.zeros(3),
+      )  # fmt: skip
+      return stack.per_offset[:, 0] @ direction_D
 
     return jax.jacrev(f)(embedding_VD)
 
@@ -403,7 +404,7 @@ def test_flops_count_the_layers_of_the_heads():
 )
 def test_what_a_chain_cannot_be_is_one_line(changes, words):
   with pytest.raises(UserError) as error:
-    sequential(**changes)
+    tiny.multi_token_model(None, sequential(**changes))
   assert "\n" not in str(error.value)
   for word in words:
     assert word in str(error.value)

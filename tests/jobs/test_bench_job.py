@@ -213,7 +213,7 @@ def test_a_random_model_has_no_classes_of_prompts(fails):
     ("decode --temperatures -1", "argument --temperatures"),
     ("decode --temperatures nan", "argument --temperatures"),
     ("decode --modes next,fast", "'fast'"),
-    ("decode --verifier best", "argument --verifier"),
+    ("decode --verifier best", "'best' is not one of"),
     ("decode --repeats x", "invalid int value: 'x'"),
     # Nothing that a bench does not read is offered.
     ("memory --heads.offsets 1,2", "--heads.offsets: no such option"),

@@ -9,9 +9,9 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
+from mtpjax.budget import Calibration, Choice, Entry, Level, PassCosts
 from mtpjax.checkpoint import WorkDir
 from mtpjax.config import Heads
-from mtpjax.decode.budget import Calibration, Choice, Entry, Level, PassCosts
 from mtpjax.jobs import calibrate
 
 WORKDIR = "runs/quickstart"

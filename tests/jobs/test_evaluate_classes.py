@@ -10,10 +10,10 @@ import mtpjax
 from mtpjax import cli, decode
 from mtpjax.evals import (
   PROMPT_CLASSES,
-  class_report,
   class_requests,
   report_classes,
 )
+from mtpjax.evals.drafts import class_report
 from mtpjax.heads import HeadContext
 from mtpjax.model import masks
 

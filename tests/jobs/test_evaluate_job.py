@@ -77,15 +77,16 @@ def test_with_decoding_the_table_has_all_speeds(
   assert figures["ratio"] == pytest.approx(
     figures["speculative_tokens_per_sec"] / figures["plain_tokens_per_sec"]
   )
-  assert figures["lookup_ratio"] == pytest.approx(
-    figures["lookup_tokens_per_sec"] / figures["plain_tokens_per_sec"]
-  )
+  for mode in ("lookup", "merged"):
+    assert figures[f"{mode}_ratio"] == pytest.approx(
+      figures[f"{mode}_tokens_per_sec"] / figures["plain_tokens_per_sec"]
+    )
   printed = capsys.readouterr().out
   assert "outputs identical" in printed and "lookup: tokens per pass" in printed
   assert shown == [
     [f"loading {WORKDIR}", None, 0],
     ["evaluating batches of validation rows", 1, 1],
-    ["decoding held-out prompts", 12, 12],  # three modes, 1 + 3 rounds
+    ["decoding held-out prompts", 16, 16],  # four modes, 1 + 3 rounds
   ]
 
 

@@ -12,7 +12,7 @@ import rich.console
 import mtpjax
 from mtpjax import cli, config
 from mtpjax.errors import UserError
-from mtpjax.evals import harness
+from mtpjax.evals.quality import harness
 from mtpjax.jobs import harness as job
 
 pytest.importorskip("lm_eval")

@@ -8,7 +8,7 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
-from mtpjax.jobs.generate import read_prompts
+from mtpjax.jobs.prompts import read_prompts
 
 WORKDIR = "runs/quickstart"
 

@@ -12,7 +12,7 @@ from mtpjax import cli, config, decode
 from mtpjax.api.prompts import PER_REQUEST, read_prompt
 from mtpjax.decode import batch as batches
 from mtpjax.decode.grammar import compile as grammar
-from mtpjax.jobs.generate import read_prompts
+from mtpjax.jobs.prompts import read_prompts
 
 WORKDIR = "runs/quickstart"
 TEXT = "def f1(x):"
@@ -127,7 +127,7 @@ def plain_modes(tiny_root, tmp_path_factory):
     paths = [[0], [1], [3], [0, 0], [0, 1], [1, 0]]
     (tiny_root / "tree.json").write_text(json.dumps(paths))
     modes = {
-      "next": [], "heads-idle": [], "chain": [], "lookup": [],
+      "next": [], "merged": [], "chain": [], "lookup": [],
       "tree": ["--tree", "4,2"], "tree file": ["--tree", "tree.json"],
     }  # fmt: skip
     records = [{"text": TEXT}, {"ids": [256, 100, 101]}]
@@ -159,8 +159,7 @@ def test_each_mode_says_what_plain_decoding_says(plain_modes):
     for row, plain in zip(rows_of_mode, plain_modes["next"], strict=True):
       assert row["ids"] == plain["ids"]
       assert row["logprobs"] == pytest.approx(plain["logprobs"], abs=1e-4)
-  for name in ("heads-idle", "next"):
-    assert {row["proposed"] for row in plain_modes[name]} == {0}
+  assert {row["proposed"] for row in plain_modes["next"]} == {0}
   per_pass = {"chain": 2, "tree": 12, "tree file": 6}
   for name, drafts in per_pass.items():
     for row in plain_modes[name]:

@@ -28,7 +28,7 @@ def temporary_bytes(mode, n, b, t, d, v):
   model = tiny.multi_token_model(None, heads, vocab_size=v, d_model=d)
   params = parallel.unbox(model.abstract())
   inputs = losses.HeadInputs(
-    head_params=params["heads"],
+    per_offset=params["heads"],
     shared=params["lm"]["final_norm"],
     hidden_BTD=abstract(b, t, d),
     tap_BTD=abstract(b, t, d),

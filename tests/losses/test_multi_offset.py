@@ -60,7 +60,7 @@ def random_inputs(model, b, t, seed=0):
     return rng.normal(size=shape).astype(dtype)
 
   return losses.HeadInputs(
-    head_params=params.get("heads"),
+    per_offset=params.get("heads"),
     shared=params["lm"]["final_norm"],
     hidden_BTD=array(b, t, d),
     tap_BTD=array(b, t, d),
@@ -116,7 +116,7 @@ def test_loss_is_that_of_a_double_loop(kind, x64):
     batch = batch_of(name)
     hidden_MBTD = [inputs.hidden_BTD]
     for m in range(model.heads.n_extra):
-      params = jax.tree.map(lambda leaf, m=m: leaf[m], inputs.head_params)
+      params = jax.tree.map(lambda leaf, m=m: leaf[m], inputs.per_offset)
       out_BTD = reference.head(
         kind, params, inputs.tap_BTD, batch, model.config
       )
@@ -214,7 +214,7 @@ def test_a_vocabulary_and_tokens_that_are_no_multiple_of_the_chunk():
 
   extra_BTD = reference.rms_norm(
     inputs.shared["scale"],
-    inputs.tap_BTD @ inputs.head_params["map"]["kernel"][0],
+    inputs.tap_BTD @ inputs.per_offset["map"]["kernel"][0],
     model.config.norm_eps,
   )
   expected = mean_nll(inputs.hidden_BTD, 1) + mean_nll(extra_BTD, 2)
@@ -316,7 +316,7 @@ def test_heads_without_an_offset_get_no_gradient():
   for _, gradients in step(inputs, batch):
     assert np.any(np.asarray(gradients.hidden_BTD) != 0)
     for leaf in jax.tree.leaves(
-      (gradients.head_params, gradients.tap_BTD, gradients.probes)
+      (gradients.per_offset, gradients.tap_BTD, gradients.probes)
     ):
       np.testing.assert_array_equal(leaf, np.zeros_like(leaf))
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 
+from mtpjax.config import TAPS
 from mtpjax.model import Block, Trunk, masks, unstack_layers
 from mtpjax.model.attention import KeyValues
 from mtpjax.parallel import single_device_mesh
@@ -21,7 +22,7 @@ POSITIONS_BT = tiny.positions(SEGMENTS_BT)
 
 def trunk_of(tap="before_last", n_layers=3, **changes):
   config = tiny.model_config(n_layers=n_layers, vocab_size=50, **changes)
-  return Trunk(config, n_layers, tap, single_device_mesh())
+  return Trunk(config, n_layers, TAPS[tap], single_device_mesh())
 
 
 @functools.cache

@@ -6,11 +6,21 @@ tapped states, written for the prompt and for accepted rows; the query and the
 MLP run at the last accepted row only.
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from mtpjax.decode.drafters.drafter import (
+  Committed,
+  Context,
+  Drafter,
+  Prompts,
+)
+from mtpjax.decode.drafters.drafts import Drafts
+from mtpjax.decode.tree import Tree
+from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.model import KeyValues, cache, masks
 
@@ -106,3 +116,93 @@ def draft_logits(
       )
     )
   return model.head_logits(params, hidden)
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads(Drafter):
+  """Drafts from heads of the model, those of offsets 2 .. n + 1.
+
+  Attributes:
+    n: heads whose caches are kept; a tree may use fewer, so that programs with
+      other trees can take turns.
+  """
+
+  n: int
+  keeps_nothing: ClassVar[bool] = False
+
+  def check(self, model: MultiTokenModel, tree: Tree) -> None:
+    """Raises UserError for a tree deeper than the heads reach."""
+    longest = model.heads.chain_length
+    if max(tree.max_depth, self.n) > longest:
+      raise UserError(
+        f"tree: {tree.max_depth} drafts deep, but the heads of offsets "
+        f"{model.heads.offsets} reach only {longest}; use a shorter one, "
+        "or --mode next"
+      )
+
+
+class _Carry(NamedTuple):
+  """What parallel heads keep.
+
+  Attributes:
+    caches: keys and values of each head.
+    tap_BD: tapped state of the last accepted row.
+  """
+
+  caches: HeadCaches
+  tap_BD: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ParallelHeads(Heads):
+  """Heads that all read the tap at the last accepted row."""
+
+  def empty(self, model: MultiTokenModel, batch: int, positions: int) -> _Carry:
+    """Returns empty caches."""
+    return _Carry(
+      empty_caches(model, self.n, batch, positions),
+      jnp.zeros((batch, model.config.d_model), model.config.dtype),
+    )
+
+  def prefill(
+    self, model: MultiTokenModel, params: Any, carry: _Carry, prompts: Prompts
+  ) -> _Carry:
+    """Writes the rows of the prompts."""
+    last_B11 = (prompts.prompt_length_B - 1)[:, None, None]
+    return _Carry(
+      fill(
+        model, params["heads"], carry.caches, prompts.tap_BTD,
+        prompts.positions_BT,
+      ),
+      jnp.take_along_axis(prompts.tap_BTD, last_B11, axis=1)[:, 0],
+    )  # fmt: skip
+
+  def propose(self, context: Context, carry: _Carry) -> Drafts:
+    """Ranks what the heads say, one list of candidates per depth."""
+    tree = context.tree
+    if not tree.max_depth:
+      return Drafts.none(context.root_B)
+    # The last accepted row stands before the root.
+    logits_BMV = draft_logits(
+      context.model, context.params, tree.max_depth, carry.caches,
+      carry.tap_BD, context.length_B - 1,
+    )  # fmt: skip
+    return context.rank(0, logits_BMV, tree.width).at_nodes(
+      tree, context.root_B
+    )
+
+  def commit(
+    self, model: MultiTokenModel, params: Any, carry: _Carry,
+    committed: Committed,
+  ) -> _Carry:  # fmt: skip
+    """Writes the rows of the accepted path."""
+    last_B11 = committed.path_BJ[:, -1][:, None, None]
+    return _Carry(
+      commit(
+        model, params["heads"], carry.caches, committed.tap_BQD,
+        committed.positions_BQ, committed.path_BJ, committed.length_B,
+      ),
+      # A path that was cut belongs to a row that has finished, whose drafts
+      # nobody reads.
+      jnp.take_along_axis(committed.tap_BQD, last_B11, axis=1)[:, 0],
+    )  # fmt: skip

@@ -21,26 +21,20 @@ Axes: B requests, J slots (rows that a head runs), M heads, D width, S
 positions of a text, V vocabulary.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from mtpjax.decode.drafters.heads import HeadCaches
+from mtpjax.decode.drafters.drafter import Committed, Context, Prompts
+from mtpjax.decode.drafters.drafts import Candidates, Drafts
+from mtpjax.decode.drafters.heads import HeadCaches, Heads, empty_caches
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.model import KeyValues, cache, masks
 
 Pick = Callable[[int, jax.Array], jax.Array]
-
-
-def empty_reached(
-  model: MultiTokenModel, active: int, batch: int
-) -> jax.Array | None:
-  """Returns the states [B, M, D] of last rows; None where no head is kept."""
-  if not model.is_chain or not active:
-    return None
-  return jnp.zeros((batch, active, model.config.d_model), model.config.dtype)
 
 
 def fill(
@@ -117,9 +111,7 @@ def commit(
     hidden_BJD, rows = _run_slots(
       model, params, k, hidden_BJD, tokens_BJ, start_B, absent_B, one
     )
-    # Nothing is added, but the place of the new rows waits for the reads of
-    # the cache, so that it is not copied; see `step.commit`.
-    place_B = start_B + (hidden_BJD[:, -1, 0] == jnp.inf)
+    place_B = cache.after_reads(start_B, hidden_BJD[:, -1, 0] == jnp.inf)
     # All slots are written; those that don't count are overwritten later.
     written.append(cache.commit(one, rows, slots_BJ, place_B))
     reached.append(_row(hidden_BJD, n_tokens_B - 1 - absent_B))
@@ -235,3 +227,75 @@ def _row(x_BTD: jax.Array, at_B: jax.Array) -> jax.Array:
   """Returns one row [B, D] of each text; any where there is none."""
   at_B = jnp.maximum(at_B, 0)
   return jnp.take_along_axis(x_BTD, at_B[:, None, None], axis=1)[:, 0]
+
+
+class _Carry(NamedTuple):
+  """What a chain of heads keeps.
+
+  Attributes:
+    caches: keys and values of each head.
+    reached_BMD: states of the last rows that each head has settled.
+  """
+
+  caches: HeadCaches
+  reached_BMD: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class ChainedHeads(Heads):
+  """Heads that go on from one another, each given the draft in between."""
+
+  def empty(self, model: MultiTokenModel, batch: int, positions: int) -> _Carry:
+    """Returns empty caches."""
+    return _Carry(
+      empty_caches(model, self.n, batch, positions),
+      jnp.zeros((batch, self.n, model.config.d_model), model.config.dtype),
+    )
+
+  def prefill(
+    self, model: MultiTokenModel, params: Any, carry: _Carry, prompts: Prompts
+  ) -> _Carry:
+    """Runs the heads over the prompts."""
+    if not self.n:
+      return carry
+    return _Carry(
+      *fill(
+        model, params, carry.caches, prompts.tap_BTD, prompts.tokens_BS,
+        HeadContext(prompts.positions_BT, prompts.mask), prompts.length_B,
+      )
+    )  # fmt: skip
+
+  def propose(self, context: Context, carry: _Carry) -> Drafts:
+    """Runs the chain, each head given the best candidate of the one before."""
+    tree = context.tree
+    if not tree.max_depth:
+      return Drafts.none(context.root_B)
+    ranked: list[Candidates] = []
+
+    def pick(depth: int, logits_B1V: jax.Array) -> jax.Array:
+      ranked.append(context.rank(depth, logits_B1V, tree.width))
+      return ranked[-1].tokens_BMC[:, 0, 0]
+
+    draft_logits(
+      context.model, context.params, tree.max_depth, carry.caches,
+      carry.reached_BMD, context.length_B, pick,
+    )  # fmt: skip
+    candidates = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *ranked)
+    return candidates.at_nodes(tree, context.root_B)
+
+  def commit(
+    self, model: MultiTokenModel, params: Any, carry: _Carry,
+    committed: Committed,
+  ) -> _Carry:  # fmt: skip
+    """Runs the heads at the rows that the accepted path settles."""
+    if not self.n:
+      return carry
+    return _Carry(
+      *commit(
+        model, params, carry.caches, carry.reached_BMD,
+        jnp.take_along_axis(
+          committed.tap_BQD, committed.path_BJ[..., None], axis=1
+        ),
+        committed.tokens_BJ, committed.n_tokens_B, committed.length_B,
+      )
+    )  # fmt: skip

@@ -4,20 +4,26 @@
 only say how likely each node is, as `Conditionals`, and share one `sample`.
 """
 
-from mtpjax.decode.verifiers.block import block, check_block
-from mtpjax.decode.verifiers.rejection import check_rejection, rejection
+from mtpjax.decode.verifiers.block import Block
+from mtpjax.decode.verifiers.coupled import Coupled
+from mtpjax.decode.verifiers.rejection import Rejection
 from mtpjax.decode.verifiers.sampler import Conditionals, sample
-from mtpjax.decode.verifiers.typical import typical
+from mtpjax.decode.verifiers.table import VERIFIERS, name_of, of
+from mtpjax.decode.verifiers.typical import Typical
 from mtpjax.decode.verifiers.verdict import Verdict, match
+from mtpjax.decode.verifiers.verifier import Verifier
 
 __all__ = [
+  "VERIFIERS",
+  "Block",
   "Conditionals",
+  "Coupled",
+  "Rejection",
+  "Typical",
   "Verdict",
-  "block",
-  "check_block",
-  "check_rejection",
+  "Verifier",
   "match",
-  "rejection",
+  "name_of",
+  "of",
   "sample",
-  "typical",
 ]

@@ -11,10 +11,10 @@ import numpy as np
 import rich.console
 
 from mtpjax import parallel
+from mtpjax.budget import Calibration
 from mtpjax.config import Config
 from mtpjax.decode import Request, Stages, decode_params
 from mtpjax.decode.batch import Packer
-from mtpjax.decode.budget import Calibration
 from mtpjax.decode.tree_files import tree_to_dict
 from mtpjax.errors import UserError
 from mtpjax.evals import (
@@ -31,7 +31,7 @@ from mtpjax.evals.figures import (
   save_cost_figure,
 )
 from mtpjax.heads import MultiTokenModel
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress, print_line
 
 # (batch, temperature) -> requests of all classes.
@@ -137,7 +137,7 @@ def run(
       requests = make_requests(batch, temperature)
       chosen = None
       if calibration is not None:
-        chosen = calibration.nearest(batch, temperature).choice.tree
+        chosen = calibration.nearest(batch, temperature).choice.level
       specs = mode_specs(
         model, modes, Stages.of(requests), settings.tree, settings.verifier,
         chosen,

@@ -18,7 +18,8 @@ from mtpjax import losses, parallel
 from mtpjax.config import LOSS_MODES, Config
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.heads.kinds import kind_of
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.model import masks
 from mtpjax.progress import Progress
 
@@ -34,10 +35,10 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
   Returns:
     A function of (inputs, batch), and abstract arguments for it.
   """
-  if config.heads.kind == "sequential":
+  if kind_of(config.heads).wiring.reads_embeddings:
     raise UserError(
-      "heads.kind: 'sequential' heads run before this loss; take another kind, "
-      "or `mtpjax bench train`"
+      f"heads.kind: {config.heads.kind!r} heads run before this loss; take "
+      "another kind, or `mtpjax bench train`"
     )
   heads = dataclasses.replace(config.heads, offsets=tuple(range(1, n + 1)))
   model = MultiTokenModel(config.model, heads, parallel.single_device_mesh())

@@ -5,46 +5,12 @@ from collections.abc import Sequence
 
 from mtpjax import api
 from mtpjax.decode import Request
-from mtpjax.errors import UserError
 from mtpjax.evals import PROMPT_CLASSES, class_requests, held_out_requests
 from mtpjax.evals.prompts import HELD_OUT
-from mtpjax.jobs.generate import read_prompts
+from mtpjax.jobs.prompts import read_class_prompts
 
 CLASSES = (*PROMPT_CLASSES, HELD_OUT)
-_DEFAULT_CLASS = "prompts"
 _HELD_OUT_PROMPTS = 4
-
-
-def read_class_prompts(
-  path: pathlib.Path,
-) -> dict[str, list[str | Sequence[int]]]:
-  """Reads a file of prompts whose objects may have a `class`.
-
-  Args:
-    path: see `jobs.generate.read_prompts`.
-
-  Returns:
-    The texts or ids of each class, "prompts" where none is given.
-
-  Raises:
-    UserError: see `read_prompts`; a class that is no text, or settings, which
-      are those of the bench here.
-  """
-  classes: dict[str, list[str | Sequence[int]]] = {}
-  for number, prompt in enumerate(read_prompts(path), start=1):
-    where = f"prompts {path}, prompt {number}"
-    record = dict(prompt)
-    kind = record.pop("class", _DEFAULT_CLASS)
-    if not isinstance(kind, str) or not kind.strip():
-      raise UserError(f'{where}: "class" must be a name, not {kind!r}')
-    if len(record) > 1:
-      other = sorted(set(record) - {"text", "ids"}) or ["ids"]
-      raise UserError(
-        f'{where}: has {other[0]!r}; what a bench reads is "text" or "ids", '
-        'and "class"'
-      )
-    classes.setdefault(kind, []).extend(record.values())
-  return classes
 
 
 def trained_requests(

@@ -13,7 +13,7 @@ import rich.console
 from mtpjax import parallel
 from mtpjax.config import Config
 from mtpjax.heads import MultiTokenModel, train_flops_per_token
-from mtpjax.jobs.bench.report import OnReport, make_report, print_rows
+from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress
 from mtpjax.train import create_state, make_optimizer, make_train_step
 from mtpjax.train.hardware import peak_flops

@@ -1,0 +1,1 @@
+"""What becomes of drafts: acceptance, tokens per pass, ranks."""

@@ -1,0 +1,1 @@
+"""How well a model predicts: losses by offset, likelihoods, tasks."""

@@ -1,0 +1,1 @@
+"""How fast decoding is, and where the time of a pass goes."""
