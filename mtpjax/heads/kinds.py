@@ -17,6 +17,8 @@ from mtpjax.heads.sequential import SequentialHead
 #                        (parallel) or `with_rows` (chain)
 #   n_attention_layers   for the count of FLOPs
 #   options              fields of `config.Heads` that only some kinds have
+#   published            how `export hf` writes heads of it: "medusa" (beside
+#                        the model) or "deepseek" (as layers); not set: not
 # and, if it asks something of its settings, a static method `check(heads)`.
 HEADS: dict[str, Any] = {
   "block": BlockHead,

@@ -24,6 +24,7 @@ class MedusaHead(nn.Module):
   wiring = PARALLEL
   n_attention_layers = 0
   options = ("n_layers", "unembedding")
+  published = "medusa"
 
   @nn.compact
   def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:

@@ -28,6 +28,7 @@ class SequentialHead(nn.Module):
   keeps_cache = True
   wiring = CHAIN
   n_attention_layers = 1
+  published = "deepseek"
 
   @staticmethod
   def check(heads: config_lib.Heads) -> None:

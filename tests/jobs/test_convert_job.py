@@ -87,9 +87,7 @@ def test_what_lies_in_the_work_directory(checkpoint):
     "bytes": {"model.safetensors": size},
   }
   made = config.load_config(workdir / "config.json")
-  assert made.heads == config.Heads(
-    kind="medusa", offsets=(1,), tap="normed", matched=False
-  )
+  assert made.heads == config.Heads.none() and made.heads.kind == "none"
   assert made.data == config.Data(
     tokenizer="runs/tiny", bos_token="<s>", eos_tokens=("</s>",)
   )
@@ -99,6 +97,26 @@ def test_what_lies_in_the_work_directory(checkpoint):
   assert metadata == {
     "config": made.to_dict(), "data": "", "tokenizer": "", "step": 0
   }  # fmt: skip
+
+
+def test_a_model_of_an_earlier_version_loads(checkpoint, monkeypatch):
+  """Its config.json calls the heads that are not there Medusa's."""
+  mtpjax("convert", "hf", "hf", "new")
+  old = config.Heads(kind="medusa", offsets=(1,), tap="normed", matched=False)
+  monkeypatch.setattr(config.Heads, "none", lambda: old)
+  mtpjax("convert", "hf", "hf", "tiny")
+  monkeypatch.undo()
+  monkeypatch.chdir(checkpoint.parent)
+  new, loaded = api.load("new"), api.load("tiny")
+  assert (new.config.heads.kind, loaded.config.heads.kind) == ("none", "medusa")
+  assert_same(loaded.params, new.params)
+  asked = dict(prompts=["w1 w2"], max_new_tokens=6, ignore_eos=True)
+  assert loaded.generate(**asked)[0].ids == new.generate(**asked)[0].ids
+  # Heads go on it, and it goes out, as ever.
+  write_medusa_heads(checkpoint.parent / "heads", medusa_tensors(1))
+  mtpjax("convert", "medusa", "heads", "tiny", "drafts")
+  assert_same(api.load("drafts").params["lm"], new.params["lm"])
+  mtpjax("export", "hf", "tiny", "out")
 
 
 def test_dtypes_and_the_mesh_may_be_chosen(checkpoint):

@@ -22,7 +22,7 @@ from mtpjax.checkpoint.convert.formats.hf_names import HF_NAMES
 from mtpjax.checkpoint.convert.layout import below, lm_leaves
 from mtpjax.config.published import Fields, read_object
 from mtpjax.errors import UserError
-from mtpjax.heads import MultiTokenModel
+from mtpjax.heads import HEADS, MultiTokenModel
 
 
 def open(path: pathlib.Path) -> Source:
@@ -144,12 +144,11 @@ _LAYOUTS = {
     deepseek.fields_of, deepseek.tensors,
   ),
 }  # fmt: skip
-_PUBLISHED = {"medusa": "medusa", "sequential": "deepseek"}
 
 
 def _layout_of(heads: config_lib.Heads) -> _Layout | None:
   """Returns how heads are published; None where they are not."""
-  layout = _LAYOUTS.get(_PUBLISHED.get(heads.kind, ""))
+  layout = _LAYOUTS.get(getattr(HEADS[heads.kind], "published", ""))
   return layout if layout and layout.tap == heads.tap else None
 
 
