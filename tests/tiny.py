@@ -82,12 +82,10 @@ def loss_function(model, loss=None):
   loss = config_lib.Loss(chunk_tokens=7) if loss is None else loss
 
   def f(params, probes_M, batch, weights_M):
-    targets = losses.batch_targets(batch, model.heads.offsets)
-    coefficients_M = weights_M * losses.offset_coefficients(
-      targets.counts_M, ()
-    )
+    counts_M = losses.batch_targets(batch, model.heads.offsets).counts_M
+    coefficients_M = weights_M * losses.offset_coefficients(counts_M, ())
     return losses.model_loss(
-      model, loss, params, probes_M, batch, targets, coefficients_M
+      model, loss, params, probes_M, batch, coefficients_M
     )
 
   return f

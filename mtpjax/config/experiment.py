@@ -75,11 +75,6 @@ class Config:
         self.base.states,
         "keeps states after the last layer; give --heads.tap normed or last",
       )  # fmt: skip
-    else:
-      require(
-        self.loss.targets == "labels", "loss.targets", self.loss.targets,
-        "needs a pretrained teacher; give --base.path",
-      )  # fmt: skip
     if self.heads.n_extra and self.heads.tapped.is_inside:
       require(
         self.model.n_layers >= 2, "model.n_layers", self.model.n_layers,

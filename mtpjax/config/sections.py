@@ -13,7 +13,6 @@ from mtpjax.config.checks import (
 
 REMAT_POLICIES = ("none", "full", "dots")
 LOSS_MODES = ("fused", "remat", "unrolled")
-LOSS_TARGETS = ("labels", "teacher_argmax", "teacher_soft")
 DTYPES = ("float32", "bfloat16", "float64")
 UNEMBEDDINGS = ("shared", "copied")
 ROPE_SCALINGS = ("none", "linear", "llama3")
@@ -227,7 +226,6 @@ class Loss:
   def __post_init__(self):
     check_kinds("loss", self)
     require_one_of("loss.mode", self.mode, LOSS_MODES)
-    require_one_of("loss.targets", self.targets, LOSS_TARGETS)
     require_positive("loss", self, "chunk_tokens")
     require_not_negative("loss", self, "z_loss")
     require(

@@ -24,6 +24,7 @@ from mtpjax.data import (
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
 from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.losses import check_target
 from mtpjax.progress import Progress, print_line
 from mtpjax.train import (
   JsonLines,
@@ -36,6 +37,7 @@ from mtpjax.train import (
   make_optimizer,
   make_schedule,
   make_train_step,
+  per_target_names,
   train,
 )
 
@@ -57,6 +59,7 @@ def run(
     UserError: the data is not prepared, the work directory is another run's
       or in use, or the run diverged.
   """
+  check_target(config)
   data = config.data
   tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
   fingerprint = require_prepared_for(data, tokenizer)
@@ -365,14 +368,13 @@ class _Reporter:
     self.progress.update(step)
     offsets = self.config.heads.offsets
 
-    def series(name: str, form: str) -> str:
+    def series(name: str) -> str:
       found = (values.get(f"{name}/offset_{o}") for o in offsets)
-      return " ".join("none" if v is None else f"{v:{form}}" for v in found)
+      return " ".join("none" if v is None else f"{v:.3f}" for v in found)
 
-    text = (
-      f"step {step:>6}  {kind:<5}  loss {series('loss', '.3f')}  "
-      f"accuracy {series('accuracy', '.3f')}"
-    )
+    text = f"step {step:>6}  {kind:<5}"
+    for name in per_target_names(values):
+      text += f"  {name} {series(name)}"
     if kind == "train":
       left = (self.config.train.steps - step) * values["step_secs"]
       text += (

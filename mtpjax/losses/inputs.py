@@ -1,10 +1,9 @@
-"""What goes into the multi-offset loss, and what comes out to be read."""
+"""What goes into the multi-offset loss."""
 
 from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import struct
 
 Head = Callable[[Any, Any, jax.Array, Any], jax.Array]
@@ -41,20 +40,3 @@ def split_unembeddings(head_params: Any) -> tuple[Any, jax.Array | None]:
     return head_params, None
   rest = {k: v for k, v in head_params.items() if k != "unembedding"}
   return rest, head_params["unembedding"]
-
-
-class OffsetSums(struct.PyTreeNode):
-  """What each offset did, for reading; without gradients.
-
-  Attributes:
-    nll_M: summed negative log-likelihood, nats.
-    correct_M: targets that were the arg max.
-    count_M: valid targets.
-  """
-
-  nll_M: jax.Array
-  correct_M: jax.Array
-  count_M: jax.Array
-
-  def __add__(self, other: "OffsetSums") -> "OffsetSums":
-    return jax.tree.map(jnp.add, self, other)

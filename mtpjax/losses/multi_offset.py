@@ -27,30 +27,14 @@ import jax.numpy as jnp
 
 from mtpjax import parallel
 from mtpjax.errors import UserError
-from mtpjax.losses.inputs import Head, HeadInputs, OffsetSums
-from mtpjax.losses.offset_scan import OffsetScan
-from mtpjax.losses.targets import Targets, look_ahead
-from mtpjax.model import gradient_probe, unembed
-
-
-def offset_coefficients(
-  counts_M: jax.Array, weights: tuple[float, ...]
-) -> jax.Array:
-  """Returns weight / count per offset; an offset without targets gets 0.
-
-  Args:
-    counts_M: valid targets of the *whole* batch: all devices and all
-      accumulation steps. Dividing once by these keeps a step's gradient the
-      same however the batch is cut.
-    weights: weight per offset; empty means all 1.
-
-  Returns:
-    float32 [M].
-  """
-  if weights:
-    chex.assert_shape(counts_M, (len(weights),))
-  weights_M = jnp.asarray(weights or (1.0,) * counts_M.shape[0], jnp.float32)
-  return jnp.where(counts_M > 0, weights_M / jnp.maximum(counts_M, 1), 0.0)
+from mtpjax.heads.parts import EVERYTHING, Trained
+from mtpjax.losses.chunks import Cutter
+from mtpjax.losses.inputs import Head, HeadInputs
+from mtpjax.losses.offset_scan import OffsetScan, differentiable
+from mtpjax.losses.one_offset import OneOffset
+from mtpjax.losses.readout import OffsetSums, Readout
+from mtpjax.losses.targets import Targets
+from mtpjax.losses.unrolled import unrolled_loss
 
 
 def multi_offset_loss(
@@ -64,7 +48,8 @@ def multi_offset_loss(
   mode: str = "fused",
   chunk_tokens: int = 1024,
   z_loss: float = 0.0,
-  only_heads: bool = False,
+  trained: Trained = EVERYTHING,
+  readouts: tuple[Readout, ...] = (),
 ) -> tuple[jax.Array, OffsetSums]:
   """Computes sum over offsets of coefficient * summed cross-entropy.
 
@@ -79,8 +64,10 @@ def multi_offset_loss(
     mode: "fused", "remat" or "unrolled".
     chunk_tokens: tokens per shard whose logits are alive at a time.
     z_loss: coefficient of the squared log-normaliser (Chowdhery et al. 2022).
-    only_heads: nothing but the heads' own parameters (and their unembeddings)
-      is trained: other gradients are neither computed nor kept, and are 0.
+    trained: which parts learn. Without "lm" that is nothing but the heads' own
+      parameters and unembeddings: other gradients are neither computed nor
+      kept, and are 0.
+    readouts: what else to add up of the logits; see `OffsetSums.extra`.
 
   Returns:
     The scalar loss, in at least float32, and the `OffsetSums`.
@@ -97,16 +84,18 @@ def multi_offset_loss(
   chex.assert_tree_shape_prefix(inputs.per_offset, inputs.probes.shape)
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   parallel.check_batch(inputs.hidden_BTD.shape[0], mesh, "batch")
+  if mode not in ("fused", "remat", "unrolled"):
+    raise UserError(f"loss.mode: {mode!r} is not fused, remat or unrolled")
   if mode == "unrolled":
-    if only_heads:
+    if "lm" not in trained:
       inputs = jax.lax.stop_gradient(inputs).replace(
         per_offset=inputs.per_offset,
         probes=inputs.probes,
         own_MDV=inputs.own_MDV,
       )
-    return _unrolled(head, inputs, targets, coefficients_M, context, z_loss)
-  if mode not in ("fused", "remat"):
-    raise UserError(f"loss.mode: {mode!r} is not fused, remat or unrolled")
+    return unrolled_loss(
+      head, inputs, targets, coefficients_M, context, z_loss, readouts
+    )
   # One copy of the unembedding per shard, gathered once; the transpose of
   # this broadcast is the one sum of its gradient over the shards.
   shards = parallel.batch_shards(mesh)
@@ -115,49 +104,11 @@ def multi_offset_loss(
     jnp.broadcast_to(unembedding_DV, (shards, *unembedding_DV.shape)),
     mesh, "batch", "width", "vocab",
   )  # fmt: skip
-  scan = OffsetScan(head, mesh, chunk_tokens, z_loss, only_heads)
-  run = scan.fused if mode == "fused" else scan.remat
+  one = OneOffset(Cutter(mesh, chunk_tokens), z_loss, tuple(readouts))
+  run = differentiable(OffsetScan(head, mesh, one, trained), mode)
   return run(
     inputs.replace(unembedding_DV=unembedding_GDV),
     targets,
     coefficients_M,
     context,
   )
-
-
-def _unrolled(head, inputs, targets, coefficients_M, context, z_loss):
-  hidden_states = [inputs.hidden_BTD]
-  for m in range(targets.ids_MBT.shape[0] - 1):
-    params = jax.tree.map(lambda leaf, m=m: leaf[m], inputs.per_offset)
-    tap_BTD = gradient_probe(inputs.tap_BTD, inputs.probes[m])
-    hidden_states.append(head(params, inputs.shared, tap_BTD, context))
-  loss, per_offset = 0.0, []
-  for m, hidden_BTD in enumerate(hidden_states):
-    unembedding_DV = inputs.unembedding_DV
-    if m > 0 and inputs.own_MDV is not None:
-      unembedding_DV = inputs.own_MDV[m - 1]
-    logits_BTV = unembed(hidden_BTD, unembedding_DV)
-    ids_BT, valid_BT = targets.ids_MBT[m], targets.valid_MBT[m]
-    lse_BT = jax.nn.logsumexp(logits_BTV, axis=-1)
-    if m > 0 and targets.teacher_BTD is not None:
-      teacher_BTD = look_ahead(targets.teacher_BTD, targets.offsets[m] - 1)
-      teacher_BTV = jax.lax.stop_gradient(
-        unembed(teacher_BTD, inputs.unembedding_DV)
-      )
-      ids_BT = jnp.argmax(teacher_BTV, axis=-1)
-      target_BT = jnp.sum(
-        jax.nn.softmax(teacher_BTV, axis=-1) * logits_BTV, axis=-1
-      )
-    else:
-      target_BT = jnp.take_along_axis(
-        logits_BTV, ids_BT[..., None], axis=-1
-      ).squeeze(-1)
-    nll_BT = lse_BT - target_BT
-    nll_BT = jnp.where(valid_BT, nll_BT, 0)
-    penalty_BT = jnp.where(valid_BT, z_loss * jnp.square(lse_BT), 0)
-    correct_BT = (jnp.argmax(logits_BTV, axis=-1) == ids_BT) & valid_BT
-    loss += coefficients_M[m] * jnp.sum(nll_BT + penalty_BT)
-    per_offset.append((jnp.sum(nll_BT), jnp.sum(correct_BT)))
-  nll_M, correct_M = map(jnp.stack, zip(*per_offset, strict=True))
-  sums = OffsetSums(nll_M, correct_M.astype(nll_M.dtype), targets.counts_M)
-  return loss, jax.lax.stop_gradient(sums)

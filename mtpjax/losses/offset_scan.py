@@ -5,6 +5,8 @@ the unembedding, the tap and the shared parameters are carried along; those of
 a head's own parameters are what the scan over heads puts out.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,100 +14,271 @@ import jax.numpy as jnp
 from flax import struct
 
 from mtpjax import parallel
-from mtpjax.losses import cross_entropy
-from mtpjax.losses.cross_entropy import Chunk, Sums
-from mtpjax.losses.inputs import Head, HeadInputs, OffsetSums
+from mtpjax.heads.parts import Trained
+from mtpjax.losses.chunks import OffsetTarget, split_targets
+from mtpjax.losses.cross_entropy import Unembeddings
+from mtpjax.losses.inputs import Head, HeadInputs
+from mtpjax.losses.one_offset import OneOffset, add
+from mtpjax.losses.readout import OffsetSums, Sums
 from mtpjax.losses.targets import Targets
 from mtpjax.model import gradient_probe
 
 
-class _Target(struct.PyTreeNode):
-  """What one offset learns; with a leading axis, what several do.
+class OneHead(struct.PyTreeNode):
+  """What the scan over the extra heads walks; stacked, all of them.
 
   Attributes:
-    ids_BT: target ids.
-    valid_BT: bool; does the target count?
-    ahead: positions ahead of which the teacher's state lies; None without.
+    per_offset: its parameters, or what its wiring made in place of them.
+    own_DV: its own unembedding; None where it shares the model's.
+    target: what it learns.
+    coefficient: weight / count; None where no gradient is computed.
+    probe: see `HeadInputs.probes`; None likewise.
   """
 
-  ids_BT: jax.Array
-  valid_BT: jax.Array
-  ahead: jax.Array | None = None
+  per_offset: Any
+  own_DV: jax.Array | None
+  target: OffsetTarget
+  coefficient: jax.Array | None = None
+  probe: jax.Array | None = None
 
 
-def _add(a: Any, b: Any) -> Any:
-  """Adds two trees; None, where nothing is asked for, stays None."""
-  return jax.tree.map(jnp.add, a, b)
+class Shared(struct.PyTreeNode):
+  """Gradients that all offsets add to; None where nobody asks for one."""
+
+  unembedding_GDV: Any = None
+  tap_BTD: Any = None
+  params: Any = None
 
 
+class Own(struct.PyTreeNode):
+  """Gradients of one head; stacked, of all of them."""
+
+  per_offset: Any
+  own_DV: jax.Array | None
+  probe: jax.Array
+
+
+def _scan_active(
+  visit: Callable[[Any, OneHead], tuple[Any, Any]],
+  carry: Any,
+  heads: OneHead,
+  n_active: jax.Array | None,
+) -> tuple[Any, Any]:
+  """Scans over the extra heads; of those that are not active runs nothing."""
+  if n_active is None:
+    return jax.lax.scan(visit, carry, heads)
+
+  def skip(carry: Any, head: OneHead) -> tuple[Any, Any]:
+    _, outputs = jax.eval_shape(visit, carry, head)
+    return carry, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), outputs)
+
+  def visit_if(carry: Any, xs: tuple[jax.Array, OneHead]) -> tuple[Any, Any]:
+    index, head = xs
+    return jax.lax.cond(index < n_active, visit, skip, carry, head)
+
+  # Offset 1 is not among them.
+  indices = 1 + jnp.arange(heads.target.ids_BT.shape[0])
+  return jax.lax.scan(visit_if, carry, (indices, heads))
+
+
+@dataclasses.dataclass(frozen=True)
 class OffsetScan:
-  """Two functions of (inputs, targets, coefficients_M, context).
-
-  Both return (loss, `OffsetSums`), take `unembedding_DV` with a leading shard
-  axis, and compute no gradient unless they are differentiated. Coefficients
-  and context get none.
+  """The loss, and its gradients, offset by offset.
 
   Attributes:
-    fused: computes gradients in the forward pass and keeps them.
-    remat: computes loss and gradients anew in the backward pass.
+    head: see `multi_offset_loss`.
+    mesh: the mesh the batch is cut over.
+    one: runs one offset.
+    trained: which parts learn.
   """
 
-  def __init__(
-    self,
-    head: Head,
-    mesh: jax.sharding.Mesh,
-    chunk_tokens: int,
-    z_loss: float,
-    only_heads: bool,
-  ):
-    """Fixes what is not an array; see `multi_offset_loss`."""
-    self.head = head
-    self.mesh = mesh
-    self.shards = parallel.batch_shards(mesh)
-    self.chunk_tokens = chunk_tokens
-    self.z_loss = z_loss
-    self.only_heads = only_heads
-    self.fused = jax.custom_vjp(self._loss)
-    self.fused.defvjp(self._loss_and_gradients, self._scale)
-    self.remat = jax.custom_vjp(self._loss)
-    self.remat.defvjp(
-      lambda *arguments: (self._loss(*arguments), arguments),
-      lambda arguments, cotangents: self._scale(
-        self._loss_and_gradients(*arguments)[1], cotangents
-      ),
-    )
+  head: Head
+  mesh: jax.sharding.Mesh
+  one: OneOffset
+  trained: Trained
 
-  def _loss(self, inputs, targets, coefficients_M, context):
+  def loss(
+    self,
+    inputs: HeadInputs,
+    targets: Targets,
+    coefficients_M: jax.Array,
+    context: Any,
+  ) -> tuple[jax.Array, OffsetSums]:
     """The loss alone: evaluation, and the forward pass of `remat`."""
 
-    def body(_, xs):
-      params, own_DV, target = xs
-      hidden_BTD = self.head(params, inputs.shared, inputs.tap_BTD, context)
-      return None, self._sums(
-        inputs, hidden_BTD, self._spread(own_DV, inputs), targets, target
+    def visit(_: None, head: OneHead) -> tuple[None, Sums]:
+      hidden_BTD = self.head(
+        head.per_offset, inputs.shared, inputs.tap_BTD, context
       )
+      own_GDV = self._spread(head.own_DV, inputs)
+      return None, self._sums(inputs, hidden_BTD, own_GDV, head.target, targets)
 
-    first_target, other_targets = self._split(targets)
+    first_target, other_targets = split_targets(targets)
     first = self._sums(
-      inputs, inputs.hidden_BTD, inputs.unembedding_DV, targets, first_target
+      inputs, inputs.hidden_BTD, inputs.unembedding_DV, first_target, targets
     )
     others = None
     if other_targets is not None:
-      _, others = jax.lax.scan(
-        body, None, (inputs.per_offset, inputs.own_MDV, other_targets)
+      heads = OneHead(inputs.per_offset, inputs.own_MDV, other_targets)
+      _, others = _scan_active(visit, None, heads, targets.n_active)
+    return _report(first, others, targets, coefficients_M)
+
+  def loss_and_gradients(
+    self,
+    inputs: HeadInputs,
+    targets: Targets,
+    coefficients_M: jax.Array,
+    context: Any,
+  ) -> tuple[tuple[jax.Array, OffsetSums], HeadInputs]:
+    """Forward and backward of each head in turn; fig. 2 of the paper."""
+
+    def visit(shared: Shared, head: OneHead) -> tuple[Shared, Any]:
+      shared, sums, own = self._head_gradients(
+        shared, head, inputs, targets, context
       )
-    return self._report(first, others, targets, coefficients_M)
+      return shared, (sums, own)
 
-  def _sums(self, inputs, hidden_BTD, unembedding_GDV, targets, target) -> Sums:
-    """The sums of one offset, chunk by chunk."""
+    first_target, other_targets = split_targets(targets)
+    first, dhidden_BTD, shared = self._first_gradients(
+      inputs, first_target, targets, coefficients_M
+    )
+    # Zero where there is no head; also for heads no target is given for.
+    others = None
+    own = Own(
+      *jax.tree.map(
+        jnp.zeros_like, (inputs.per_offset, inputs.own_MDV, inputs.probes)
+      )
+    )
+    if other_targets is not None:
+      heads = OneHead(
+        inputs.per_offset, inputs.own_MDV, other_targets,
+        coefficients_M[1:], inputs.probes,
+      )  # fmt: skip
+      shared, (others, own) = _scan_active(
+        visit, shared, heads, targets.n_active
+      )
+    gradients = HeadInputs(
+      per_offset=own.per_offset,
+      shared=shared.params,
+      hidden_BTD=dhidden_BTD,
+      tap_BTD=shared.tap_BTD,
+      unembedding_DV=shared.unembedding_GDV,
+      probes=own.probe,
+      own_MDV=own.own_DV,
+    )
+    # None stands for a gradient that nobody asks for.
+    gradients = jax.tree.map(
+      lambda g, x: None if g is None else g.astype(x.dtype),
+      gradients,
+      inputs,
+      is_leaf=lambda g: g is None,
+    )
+    return _report(first, others, targets, coefficients_M), gradients
 
-    def add(sums, chunk):
-      return sums + cross_entropy.chunk_sums(
-        chunk, unembedding_GDV, inputs.unembedding_DV, self.z_loss
-      ), None
+  def _sums(
+    self,
+    inputs: HeadInputs,
+    hidden_BTD: jax.Array,
+    own_GDV: jax.Array,
+    target: OffsetTarget,
+    targets: Targets,
+  ) -> Sums:
+    chunks = self.one.cutter.chunks(hidden_BTD, target, targets)
+    return self.one.sums(chunks, Unembeddings(own_GDV, inputs.unembedding_DV))
 
-    chunks = self._cut(hidden_BTD, targets, target)
-    return jax.lax.scan(add, self._zero(inputs), chunks)[0]
+  def _first_gradients(
+    self,
+    inputs: HeadInputs,
+    target: OffsetTarget,
+    targets: Targets,
+    coefficients_M: jax.Array,
+  ) -> tuple[Sums, Any, Shared]:
+    """Offset 1: its sums, its states' gradient, and the shared ones begun."""
+    unembedding_GDV = inputs.unembedding_DV
+    if "lm" not in self.trained:
+      sums = self._sums(
+        inputs, inputs.hidden_BTD, unembedding_GDV, target, targets
+      )
+      return sums, None, Shared()
+    zero_GDV = self._zero_dunembedding(inputs)
+    sums, dhidden_BTD, dunembedding_GDV = self._gradients(
+      inputs, inputs.hidden_BTD, unembedding_GDV, target, targets,
+      coefficients_M[0], zero_GDV,
+    )  # fmt: skip
+    wide = _wide(inputs)
+    shared = Shared(
+      dunembedding_GDV,
+      jnp.zeros(inputs.tap_BTD.shape, wide),
+      jax.tree.map(
+        lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, wide)),
+        inputs.shared,
+      ),
+    )
+    return sums, dhidden_BTD, shared
+
+  def _head_gradients(
+    self,
+    so_far: Shared,
+    one: OneHead,
+    inputs: HeadInputs,
+    targets: Targets,
+    context: Any,
+  ) -> tuple[Shared, Sums, Own]:
+    """One extra head: adds to the shared gradients, returns its own."""
+
+    def whole_head(per_offset, probe, shared, tap_BTD):
+      tap_BTD = gradient_probe(tap_BTD, probe)
+      return self.head(per_offset, shared, tap_BTD, context)
+
+    if "lm" in self.trained:
+      hidden_BTD, pull_back = jax.vjp(
+        whole_head, one.per_offset, one.probe, inputs.shared, inputs.tap_BTD
+      )
+    else:
+      hidden_BTD, pull_back = jax.vjp(
+        lambda per_offset, probe: whole_head(
+          per_offset, probe, inputs.shared, inputs.tap_BTD
+        ),
+        one.per_offset,
+        one.probe,
+      )
+    own_GDV = self._spread(one.own_DV, inputs)
+    down_GDV = so_far.unembedding_GDV
+    if one.own_DV is not None:
+      down_GDV = self._zero_dunembedding(inputs)
+    sums, dhidden_BTD, down_GDV = self._gradients(
+      inputs, hidden_BTD, own_GDV, one.target, targets, one.coefficient,
+      down_GDV,
+    )  # fmt: skip
+    down_DV = None
+    if one.own_DV is not None:
+      down_DV = jnp.sum(down_GDV, axis=0)
+      down_GDV = so_far.unembedding_GDV
+    dper_offset, dprobe, *between = pull_back(dhidden_BTD)
+    dshared, dtap_BTD = so_far.params, so_far.tap_BTD
+    if between:
+      dshared, dtap_BTD = add((dshared, dtap_BTD), tuple(between))
+    own = Own(dper_offset, down_DV, dprobe)
+    return Shared(down_GDV, dtap_BTD, dshared), sums, own
+
+  def _gradients(
+    self,
+    inputs: HeadInputs,
+    hidden_BTD: jax.Array,
+    own_GDV: jax.Array,
+    target: OffsetTarget,
+    targets: Targets,
+    coefficient: Any,
+    dunembedding_GDV: jax.Array | None,
+  ) -> tuple[Sums, jax.Array, Any]:
+    """Sums of one offset, gradients of its states and its unembedding."""
+    cutter = self.one.cutter
+    chunks = cutter.chunks(hidden_BTD, target, targets)
+    sums, dhidden_NGCD, dunembedding_GDV = self.one.gradients(
+      chunks, Unembeddings(own_GDV, inputs.unembedding_DV), coefficient,
+      dunembedding_GDV,
+    )  # fmt: skip
+    return sums, cutter.join(dhidden_NGCD, hidden_BTD.shape), dunembedding_GDV
 
   def _spread(self, own_DV: jax.Array | None, inputs: HeadInputs) -> jax.Array:
     """A head's own unembedding, a copy per shard, or the shared one."""
@@ -116,182 +289,61 @@ class OffsetScan:
       self.mesh, "batch", "width", "vocab",
     )  # fmt: skip
 
-  def _split(self, targets: Targets) -> tuple[_Target, _Target | None]:
-    """The targets of offset 1, and those of the others, to be scanned."""
-    ids_MBT, valid_MBT = targets.ids_MBT, targets.valid_MBT
-    first = _Target(ids_MBT[0], valid_MBT[0])
-    if ids_MBT.shape[0] == 1:
-      return first, None
-    ahead_M = None
-    if targets.teacher_BTD is not None:
-      # What the teacher says of the token m ahead it says one before it.
-      ahead_M = jnp.asarray(targets.offsets[1:], jnp.int32) - 1
-    return first, _Target(ids_MBT[1:], valid_MBT[1:], ahead_M)
-
-  def _loss_and_gradients(self, inputs, targets, coefficients_M, context):
-    """Forward and backward of each head in turn; fig. 2 of the paper."""
-    wide = self._zero(inputs).nll.dtype
-
-    def one(dunembedding_GDV, hidden_BTD, unembedding_GDV, target, coefficient):
-      def add(carry, chunk):
-        sums, dunembedding_GDV = carry
-        more, dhidden, d = cross_entropy.chunk_gradients(
-          chunk, unembedding_GDV, inputs.unembedding_DV, coefficient,
-          self.z_loss, trains_unembedding=dunembedding_GDV is not None,
-        )  # fmt: skip
-        return (sums + more, _add(dunembedding_GDV, d)), dhidden
-
-      chunks = self._cut(hidden_BTD, targets, target)
-      (sums, dunembedding_GDV), dhidden = jax.lax.scan(
-        add, (self._zero(inputs), dunembedding_GDV), chunks
-      )
-      return dunembedding_GDV, sums, self._uncut(dhidden, hidden_BTD.shape)
-
-    def zero_dunembedding():
-      return parallel.constrain(
-        jnp.zeros(inputs.unembedding_DV.shape, wide),
-        self.mesh, "batch", "width", "vocab",
-      )  # fmt: skip
-
-    def body(carry, xs):
-      dunembedding_GDV, dtap_BTD, dshared = carry
-      params, own_DV, target, coefficient, probe = xs
-
-      def whole_head(params, shared, tap_BTD, probe):
-        tap_BTD = gradient_probe(tap_BTD, probe)
-        return self.head(params, shared, tap_BTD, context)
-
-      if self.only_heads:
-        hidden_BTD, pull_back = jax.vjp(
-          lambda params, probe: whole_head(
-            params, inputs.shared, inputs.tap_BTD, probe
-          ),
-          params,
-          probe,
-        )
-      else:
-        hidden_BTD, pull_back = jax.vjp(
-          whole_head, params, inputs.shared, inputs.tap_BTD, probe
-        )
-      unembedding_GDV = self._spread(own_DV, inputs)
-      down = dunembedding_GDV if own_DV is None else zero_dunembedding()
-      down, sums, dhidden_BTD = one(
-        down, hidden_BTD, unembedding_GDV, target, coefficient
-      )
-      if own_DV is None:
-        dunembedding_GDV, down_DV = down, None
-      else:
-        down_DV = jnp.sum(down, axis=0)
-      dparams, *between, dprobe = pull_back(dhidden_BTD)
-      if between:
-        dshared, dtap_BTD = _add((dshared, dtap_BTD), tuple(between))
-      carry = dunembedding_GDV, dtap_BTD, dshared
-      return carry, (sums, dparams, down_DV, dprobe)
-
-    first_target, other_targets = self._split(targets)
-    dshared: Any = None
-    dtap_BTD: Any = None
-    dunembedding_GDV: Any = None
-    dhidden_BTD: Any = None
-    if self.only_heads:
-      first = self._sums(
-        inputs, inputs.hidden_BTD, inputs.unembedding_DV, targets, first_target
-      )
-    else:
-      dunembedding_GDV, first, dhidden_BTD = one(
-        zero_dunembedding(), inputs.hidden_BTD, inputs.unembedding_DV,
-        first_target, coefficients_M[0],
-      )  # fmt: skip
-      dtap_BTD = jnp.zeros(inputs.tap_BTD.shape, wide)
-      dshared = jax.tree.map(
-        lambda x: jnp.zeros(x.shape, jnp.promote_types(x.dtype, wide)),
-        inputs.shared,
-      )
-    # Zero where there is no head; also for heads no target is given for.
-    others = None
-    dhead_params, down_MDV, dprobes = jax.tree.map(
-      jnp.zeros_like, (inputs.per_offset, inputs.own_MDV, inputs.probes)
-    )
-    if other_targets is not None:
-      (dunembedding_GDV, dtap_BTD, dshared), outputs = jax.lax.scan(
-        body,
-        (dunembedding_GDV, dtap_BTD, dshared),
-        (
-          inputs.per_offset, inputs.own_MDV, other_targets,
-          coefficients_M[1:], inputs.probes,
-        ),
-      )  # fmt: skip
-      others, dhead_params, down_MDV, dprobes = outputs
-    gradients = HeadInputs(
-      per_offset=dhead_params,
-      shared=dshared,
-      hidden_BTD=dhidden_BTD,
-      tap_BTD=dtap_BTD,
-      unembedding_DV=dunembedding_GDV,
-      probes=dprobes,
-      own_MDV=down_MDV,
-    )
-    # None stands for a gradient that nobody asks for.
-    gradients = jax.tree.map(
-      lambda g, x: None if g is None else g.astype(x.dtype),
-      gradients,
-      inputs,
-      is_leaf=lambda g: g is None,
-    )
-    return self._report(first, others, targets, coefficients_M), gradients
-
-  def _scale(self, gradients, cotangents):
-    cotangent, _ = cotangents
-    scaled = jax.tree.map(lambda g: g * cotangent.astype(g.dtype), gradients)
-    # A probe holds a squared norm, so it scales with the square.
-    probes = gradients.probes * jnp.square(cotangent)
-    return scaled.replace(probes=probes), None, None, None
-
-  def _cut(self, hidden_BTD, targets: Targets, target: "_Target") -> Chunk:
-    """Cuts the tokens of each shard into chunks, stacked on axis 0."""
-    g = self.shards
-    tokens = target.ids_BT.size // g
-    size = min(self.chunk_tokens, tokens)
-    n = -(-tokens // size)
-
-    def cut(x):
-      x = x.reshape(g, tokens, *x.shape[2:])
-      pad = [(0, 0), (0, n * size - tokens)] + [(0, 0)] * (x.ndim - 2)
-      x = jnp.pad(x, pad).reshape(g, n, size, *x.shape[2:]).swapaxes(0, 1)
-      return parallel.constrain(
-        x, self.mesh, None, "batch", *(None,) * (x.ndim - 2)
-      )
-
-    teacher = None
-    if target.ahead is not None and targets.teacher_BTD is not None:
-      states_BTD = targets.teacher_BTD
-      room = max(targets.offsets)
-      ahead_BTD = jax.lax.dynamic_slice_in_dim(
-        jnp.pad(states_BTD, ((0, 0), (0, room), (0, 0))),
-        target.ahead, states_BTD.shape[1], axis=1,
-      )  # fmt: skip
-      teacher = cut(ahead_BTD)
-    return Chunk(
-      cut(hidden_BTD), cut(target.ids_BT), cut(target.valid_BT), teacher
-    )
-
-  def _uncut(self, chunks, shape) -> jax.Array:
-    flat = chunks.swapaxes(0, 1).reshape(self.shards, -1, shape[-1])
-    tokens = shape[0] * shape[1] // self.shards
+  def _zero_dunembedding(self, inputs: HeadInputs) -> jax.Array:
     return parallel.constrain(
-      flat[:, :tokens].reshape(shape), self.mesh, "batch", "time", "width"
+      jnp.zeros(inputs.unembedding_DV.shape, _wide(inputs)),
+      self.mesh, "batch", "width", "vocab",
+    )  # fmt: skip
+
+
+def _wide(inputs: HeadInputs) -> jnp.dtype:
+  """The dtype that sums and shared gradients are added up in."""
+  return jnp.promote_types(inputs.hidden_BTD.dtype, jnp.float32)
+
+
+def _report(
+  first: Sums, others: Any, targets: Targets, coefficients_M: jax.Array
+) -> tuple[jax.Array, OffsetSums]:
+  """Joins the sums of all offsets, and weighs them."""
+  sums: Any = jax.tree.map(lambda x: x[None], first)
+  if others is not None:
+    sums = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), sums, others)
+  loss = jnp.sum(coefficients_M * sums.objective)
+  return loss, OffsetSums(sums.nll, sums.correct, targets.counts_M, sums.extra)
+
+
+def _scale(
+  gradients: HeadInputs, cotangents: Any
+) -> tuple[HeadInputs, None, None, None]:
+  """Scales the gradients of the loss by its cotangent."""
+  cotangent, _ = cotangents
+  scaled = jax.tree.map(lambda g: g * cotangent.astype(g.dtype), gradients)
+  # A probe holds a squared norm, so it scales with the square.
+  probes = gradients.probes * jnp.square(cotangent)
+  return scaled.replace(probes=probes), None, None, None
+
+
+def differentiable(scan: OffsetScan, mode: str) -> Callable[..., Any]:
+  """Returns the loss with its gradients.
+
+  Args:
+    scan: what computes them.
+    mode: "fused" computes gradients in the forward pass and keeps them;
+      "remat" computes loss and gradients anew in the backward pass.
+
+  Returns:
+    (inputs, targets, coefficients_M, context) -> (loss, `OffsetSums`), with
+    `unembedding_DV` of the inputs given a leading shard axis. It computes no
+    gradient unless it is differentiated; coefficients and context get none.
+  """
+  loss = jax.custom_vjp(scan.loss)
+  if mode == "fused":
+    loss.defvjp(scan.loss_and_gradients, _scale)
+  else:
+    loss.defvjp(
+      lambda *arguments: (scan.loss(*arguments), arguments),
+      lambda arguments, cotangents: _scale(
+        scan.loss_and_gradients(*arguments)[1], cotangents
+      ),
     )
-
-  def _zero(self, inputs: HeadInputs) -> Sums:
-    dtype = jnp.promote_types(inputs.hidden_BTD.dtype, jnp.float32)
-    return cross_entropy.zero_sums(dtype)
-
-  def _report(
-    self, first: Sums, others: Sums | None, targets: Targets, coefficients_M
-  ) -> tuple[jax.Array, OffsetSums]:
-    """Joins the sums of all offsets, and weighs them."""
-    sums: Any = jax.tree.map(lambda x: x[None], first)
-    if others is not None:
-      sums = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), sums, others)
-    loss = jnp.sum(coefficients_M * sums.objective)
-    return loss, OffsetSums(sums.nll, sums.correct, targets.counts_M)
+  return loss

@@ -1,7 +1,12 @@
 """Optimizer, state, step, loop and metrics."""
 
 from mtpjax.train.loop import Run, train
-from mtpjax.train.metrics import JsonLines, TensorBoard, flatten
+from mtpjax.train.metrics import (
+  JsonLines,
+  TensorBoard,
+  flatten,
+  per_target_names,
+)
 from mtpjax.train.optimizer import make_optimizer, make_schedule
 from mtpjax.train.state import TrainState, abstract_state, create_state
 from mtpjax.train.states import RowsWithStates, cache_states
@@ -22,5 +27,6 @@ __all__ = [
   "make_optimizer",
   "make_schedule",
   "make_train_step",
+  "per_target_names",
   "train",
 ]

@@ -1,6 +1,7 @@
 """Metrics of a window of steps, and where they are written."""
 
 import contextlib
+import dataclasses
 import json
 import math
 import pathlib
@@ -51,31 +52,47 @@ class Window:
     steps, self.steps = self.steps, []
     self.start_clock()
 
-    def total(pick) -> Any:
-      return np.sum([np.asarray(pick(s), np.float64) for s in steps], axis=0)
+    def total(values: Any) -> np.ndarray:
+      return np.sum([np.asarray(v, np.float64) for v in values], axis=0)
 
-    def mean(pick) -> Any:
-      return total(pick) / len(steps)
-
-    targets_M = total(lambda s: s.sums.count_M)
-    count_M = np.maximum(targets_M, 1)
-    loss_M = total(lambda s: s.sums.nll_M) / count_M
+    targets_M = total(s.sums.count_M for s in steps)
     per_offset = {
-      "loss": loss_M,
-      "accuracy": total(lambda s: s.sums.correct_M) / count_M,
-      "targets": targets_M,
-      "tap_grad_norm": mean(lambda s: s.tap_grad_norm_M),
-      "head_grad_norm": mean(lambda s: s.head_grad_norm_M),
-    }
-    losses = {"loss": float(self.weights @ loss_M)} if targets_M.any() else {}
-    line = losses | {
-      "grad_norm": float(mean(lambda s: s.grad_norm)),
-      "clipped_grad_norm": float(mean(lambda s: s.clipped_grad_norm)),
-      "learning_rate": float(steps[-1].learning_rate),
-      "tokens_per_sec": tokens_per_step * len(steps) / secs,
-      "step_secs": secs / len(steps),
-    }
+      name: _over(total(s.sums.per_target()[name] for s in steps), targets_M)
+      for name in steps[0].sums.per_target()
+    } | {"targets": targets_M}
+    scalars: dict[str, float] = {}
+    for field in dataclasses.fields(StepMetrics):
+      over = field.metadata.get("over")
+      values = [getattr(s, field.name) for s in steps]
+      if over is None or values[0] is None:
+        continue
+      value = values[-1] if over == "last" else total(values) / len(steps)
+      if field.name.endswith("_M"):
+        per_offset[field.name.removesuffix("_M")] = value
+      else:
+        scalars[field.name] = float(value)
+    weights_M = per_offset.get("weight", self.weights)
+    losses = {}
+    if targets_M.any():
+      # An offset without targets adds nothing.
+      losses["loss"] = float(
+        weights_M @ np.where(targets_M, per_offset["loss"], 0)
+      )
+    line = (
+      losses
+      | scalars
+      | {
+        "tokens_per_sec": tokens_per_step * len(steps) / secs,
+        "step_secs": secs / len(steps),
+      }
+    )
     return line | flatten(per_offset, self.offsets)
+
+
+def _over(sums: np.ndarray, targets_M: np.ndarray) -> np.ndarray:
+  """Divides sums [M] or [M, K] by targets [M]; NaN where there are none."""
+  count_M = np.where(targets_M > 0, targets_M, np.nan)
+  return sums / count_M.reshape(-1, *(1,) * (sums.ndim - 1))
 
 
 def flatten(
@@ -83,15 +100,36 @@ def flatten(
 ) -> dict[str, float]:
   """Turns {"loss": [..]} into {"loss/offset_1": .., "loss/offset_2": ..}.
 
-  An offset with 0 `targets` has no loss and no accuracy: there is none.
+  Values [M, K] become "name/offset_1/0" and so on. What is NaN at an offset
+  with 0 `targets` is left out: there was nothing to measure.
   """
   targets = per_offset.get("targets", [1] * len(offsets))
-  return {
-    f"{name}/offset_{offset}": float(value)
-    for name, values in per_offset.items()
-    for offset, value, n in zip(offsets, values, targets, strict=True)
-    if n or name not in ("loss", "accuracy")
-  }
+  line: dict[str, float] = {}
+  for name, values in per_offset.items():
+    for offset, value, n in zip(offsets, values, targets, strict=True):
+      for place, number in np.ndenumerate(value):
+        if n or not np.isnan(number):
+          path = "/".join([name, f"offset_{offset}", *map(str, place)])
+          line[path] = float(number)
+  return line
+
+
+def per_target_names(values: dict[str, float]) -> list[str]:
+  """Returns the names of a line's means per target, readouts included.
+
+  Those with more than one value per offset are too long for the console.
+  """
+  others = {
+    field.name.removesuffix("_M")
+    for field in dataclasses.fields(StepMetrics)
+    if field.name.endswith("_M")
+  } | {"targets"}
+  names = dict.fromkeys(("loss", "accuracy"))
+  for path in values:
+    name, *rest = path.split("/")
+    if len(rest) == 1 and rest[0].startswith("offset_"):
+      names[name] = None
+  return [name for name in names if name not in others]
 
 
 class JsonLines:

@@ -1,5 +1,6 @@
 """One optimizer step: a pure function, jitted, its state donated."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,12 @@ from flax import struct
 
 from mtpjax import config as config_lib
 from mtpjax.heads import MultiTokenModel
+from mtpjax.heads.parts import EVERYTHING, Trained
 from mtpjax.losses import (
+  Constant,
   OffsetSums,
+  Readout,
+  Schedule,
   batch_targets,
   model_loss,
   offset_coefficients,
@@ -22,8 +27,17 @@ from mtpjax.train.state import TrainState
 Batch = dict[str, jax.Array]
 
 
+# How the steps of a window become one value of a line: "mean" over steps, or
+# the "last" step's. None is not reported.
+def _averaged(over: str | None, **options: Any) -> Any:
+  return dataclasses.field(metadata={"over": over}, **options)
+
+
 class StepMetrics(struct.PyTreeNode):
-  """What one step did.
+  """What one step did. A field says how it is averaged, and so is reported.
+
+  A name that ends in _M has one value per offset. Sums are divided by the
+  valid targets of the window.
 
   Attributes:
     loss: the objective: weighted means over valid targets, summed over
@@ -31,38 +45,40 @@ class StepMetrics(struct.PyTreeNode):
     sums: per offset; divide by `sums.count_M` for means.
     grad_norm: global norm of the gradient.
     clipped_grad_norm: the same after clipping.
+    learning_rate: the model's rate at this step; the heads' where only they
+      learn.
     tap_grad_norm_M: norm of the gradient each offset sends to the tap.
     head_grad_norm_M: norm of the gradient of each head's own parameters; for
       offset 1 those of the last layer (0 where the model is frozen).
-    learning_rate: the model's rate at this step; the heads' where only they
-      learn.
     is_finite: loss and gradient are finite; otherwise the state was kept.
+    weight_M: weights of the offsets; None where they are constant.
   """
 
-  loss: jax.Array
-  sums: OffsetSums
-  grad_norm: jax.Array
-  clipped_grad_norm: jax.Array
-  tap_grad_norm_M: jax.Array
-  head_grad_norm_M: jax.Array
-  learning_rate: jax.Array
-  is_finite: jax.Array
+  loss: jax.Array = _averaged(None)
+  sums: OffsetSums = _averaged(None)
+  grad_norm: jax.Array = _averaged("mean")
+  clipped_grad_norm: jax.Array = _averaged("mean")
+  learning_rate: jax.Array = _averaged("last")
+  tap_grad_norm_M: jax.Array = _averaged("mean")
+  head_grad_norm_M: jax.Array = _averaged("mean")
+  is_finite: jax.Array = _averaged(None)
+  weight_M: jax.Array | None = _averaged("mean", default=None)
 
 
-def _cut_batch(tree: Any, parts: int, axis: int) -> Any:
+def _cut_batch(batch: Batch, parts: int) -> Batch:
   """Moves every parts-th row to a part of its own, on a new first axis.
 
   Interleaved, so that each device's rows stay on the device.
   """
+  return {
+    name: jnp.moveaxis(x.reshape(-1, parts, *x.shape[1:]), 1, 0)
+    for name, x in batch.items()
+  }
 
-  def cut(x: jax.Array) -> jax.Array:
-    shape = x.shape
-    x = x.reshape(
-      *shape[:axis], shape[axis] // parts, parts, *shape[axis + 1 :]
-    )
-    return jnp.moveaxis(x, axis + 1, 0)
 
-  return jax.tree.map(cut, tree)
+def _trained(frozen: Any) -> Trained:
+  """Returns what learns beside what is frozen."""
+  return Trained(tuple(p for p in EVERYTHING.parts if p not in (frozen or {})))
 
 
 def _own_norms(grads: Any) -> jax.Array:
@@ -81,6 +97,10 @@ def loss_and_gradients(
   params: Any,
   batch: Batch,
   frozen: Any = None,
+  *,
+  schedule: Schedule | None = None,
+  step: Any = 0,
+  readouts: tuple[Readout, ...] = (),
 ) -> tuple[jax.Array, OffsetSums, Any, jax.Array]:
   """Computes a step's loss and gradients, in as many parts as asked.
 
@@ -92,37 +112,39 @@ def loss_and_gradients(
     params: what is trained: {"lm": ..., "heads": ...}, or {"heads": ...}.
     batch: `tokens`, `segments`, `positions`, `loss_mask`, each [B, T]; see
       `model_loss` for `hidden`.
-    frozen: {"lm": ...} where the model itself is not trained; it is run
-      without keeping activations.
+    frozen: the parts that are not trained, {"lm": ...}; they are run without
+      keeping activations.
+    schedule: weights and active offsets; None takes `loss.weights`.
+    step: completed steps, for the schedule.
+    readouts: see `multi_offset_loss`.
 
   Returns:
     Loss, sums per offset, gradients of the parameters, and per offset the norm
     of the gradient at the tap.
   """
-  targets = batch_targets(batch, model.heads.offsets)
-  coefficients_M = offset_coefficients(targets.counts_M, loss.weights)
+  schedule = schedule or Constant(loss.weights)
+  counts_M = batch_targets(batch, model.heads.offsets).counts_M
+  coefficients_M = offset_coefficients(counts_M, schedule.weights(step))
+  n_active = schedule.n_active(step)
   wide = jnp.promote_types(model.config.dtype, jnp.float32)
   probes_M = jnp.zeros(len(model.heads.offsets), wide)
 
-  def part_loss(params, probes_M, rows, targets):
+  def part_loss(params, probes_M, rows):
     return model_loss(
-      model, loss, (frozen or {}) | params, probes_M, rows, targets,
-      coefficients_M, only_heads=bool(frozen),
+      model, loss, (frozen or {}) | params, probes_M, rows, coefficients_M,
+      _trained(frozen), readouts=readouts, n_active=n_active,
     )  # fmt: skip
 
   gradients = jax.value_and_grad(part_loss, argnums=(0, 1), has_aux=True)
 
   def run(part):
-    (value, sums), grads = gradients(params, probes_M, *part)
+    (value, sums), grads = gradients(params, probes_M, part)
     return value, sums, grads
 
   if accumulation == 1:
-    value, sums, (grads, squared_M) = run((batch, targets))
+    value, sums, (grads, squared_M) = run(batch)
   else:
-    parts = (
-      _cut_batch(batch, accumulation, axis=0),
-      _cut_batch(targets, accumulation, axis=1),
-    )
+    parts = _cut_batch(batch, accumulation)
     first = run(jax.tree.map(lambda x: x[0], parts))
     total, _ = jax.lax.scan(
       lambda total, part: (jax.tree.map(jnp.add, total, run(part)), None),
@@ -138,6 +160,9 @@ def make_train_step(
   optimizer: optax.GradientTransformation,
   config: config_lib.Config,
   frozen: Any = None,
+  *,
+  schedule: Schedule | None = None,
+  readouts: tuple[Readout, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
   """Builds the jitted step.
 
@@ -145,18 +170,23 @@ def make_train_step(
     model: the model.
     optimizer: from `make_optimizer`.
     config: loss, clipping and accumulation are read from it.
-    frozen: {"lm": ...} where only the heads are trained.
+    frozen: the parts that are not trained: {"lm": ...} where only the heads
+      are.
+    schedule: weights and active offsets by step; None takes `loss.weights`.
+    readouts: what else to report per target, by name.
 
   Returns:
     (state, batch) -> (state, metrics). The state passed in is donated. Where
     loss or gradient are not finite the old state comes back.
   """
-  schedule = make_schedule(config.optim, of_heads=bool(frozen))
+  rate = make_schedule(config.optim, of_heads="lm" not in _trained(frozen))
+  schedule = schedule or Constant(config.loss.weights)
 
   def train_step(state: TrainState, batch: Batch, frozen: Any):
     loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
-      model, config.loss, config.train.accumulation, state.params, batch, frozen
-    )
+      model, config.loss, config.train.accumulation, state.params, batch,
+      frozen, schedule=schedule, step=state.step, readouts=readouts,
+    )  # fmt: skip
     grad_norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
     updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
@@ -166,6 +196,7 @@ def make_train_step(
     new_state = jax.tree.map(
       lambda new, old: jnp.where(is_finite, new, old), new_state, state
     )
+    weights = schedule.weights(state.step)
     metrics = StepMetrics(
       loss=loss,
       sums=sums,
@@ -173,8 +204,9 @@ def make_train_step(
       clipped_grad_norm=clipped_norm(config.optim, grads),
       tap_grad_norm_M=tap_grad_norm_M,
       head_grad_norm_M=_own_norms(grads),
-      learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
+      learning_rate=jnp.asarray(rate(state.step), jnp.float32),
       is_finite=is_finite,
+      weight_M=weights if isinstance(weights, jax.Array) else None,
     )
     return new_state, metrics
 

@@ -115,9 +115,8 @@ def test_its_parameters_learn(kind):
   @jax.grad
   def gradients(params):
     return model_loss(
-      model, config_lib.Loss(), params, jnp.zeros(4), batch, targets,
-      coefficients_M,
-    )[0]  # fmt: skip
+      model, config_lib.Loss(), params, jnp.zeros(4), batch, coefficients_M
+    )[0]
 
   grads = gradients(params)
   # Each head of the stack, and the model under them.

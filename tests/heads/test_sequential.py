@@ -14,6 +14,7 @@ from mtpjax import heads as heads_lib
 from mtpjax import losses, parallel
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext
+from mtpjax.heads.parts import EVERYTHING, Trained
 from mtpjax.losses.targets import look_ahead
 from mtpjax.model import masks
 
@@ -70,8 +71,9 @@ def loss_of(
     coefficients_M = jnp.array(WEIGHTS) * losses.offset_coefficients(
       shifted.counts_M, ()
     )
+    trained = Trained(("heads",)) if only_heads else EVERYTHING
     return losses.model_loss(
-      model, loss, params, probes_M, batch, shifted, coefficients_M, only_heads
+      model, loss, params, probes_M, batch, coefficients_M, trained
     )
 
   return f

@@ -11,6 +11,7 @@ import tiny
 from mtpjax import config as config_lib
 from mtpjax import losses
 from mtpjax.heads import HeadContext
+from mtpjax.heads.parts import EVERYTHING, Trained
 from mtpjax.model import masks, unstack_layers
 
 OFFSETS = (1, 2, 4)
@@ -53,8 +54,8 @@ def value_and_gradients(model, mode, targets, only_heads, states=None):
       shifted.counts_M, ()
     )
     return losses.model_loss(
-      model, loss, params, jnp.zeros(3), batch, shifted, coefficients_M,
-      only_heads,
+      model, loss, params, jnp.zeros(3), batch, coefficients_M,
+      Trained(("heads",)) if only_heads else EVERYTHING,
     )  # fmt: skip
 
   return jax.jit(jax.value_and_grad(f, has_aux=True))

@@ -47,13 +47,10 @@ def make_evaluator(
 
   @jax.jit
   def sums_of(params: Any, batch: dict[str, jax.Array]) -> OffsetSums:
-    targets = batch_targets(batch, model.heads.offsets)
-    coefficients_M = offset_coefficients(targets.counts_M, ())
+    counts_M = batch_targets(batch, model.heads.offsets).counts_M
+    coefficients_M = offset_coefficients(counts_M, ())
     probes_M = 0.0 * coefficients_M
-    _, sums = model_loss(
-      model, loss, params, probes_M, batch, targets, coefficients_M
-    )
-    return sums
+    return model_loss(model, loss, params, probes_M, batch, coefficients_M)[1]
 
   def evaluate(params: Any) -> dict[str, np.ndarray]:
     nonlocal is_told
@@ -79,11 +76,10 @@ def make_evaluator(
         say(line)
     # 0 / 0 is not 0: a loss of 0.000 would be the best there is.
     count_M = np.where(total.count_M > 0, total.count_M, np.nan)
-    return {
-      "loss": total.nll_M / count_M,
-      "accuracy": total.correct_M / count_M,
-      "targets": total.count_M,
+    means = {
+      name: sum_M / count_M for name, sum_M in total.per_target().items()
     }
+    return means | {"targets": total.count_M}
 
   return evaluate
 

@@ -1,6 +1,7 @@
 """Which token each position must predict at each offset, and where it may."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import chex
 import jax
@@ -14,20 +15,40 @@ class Targets(struct.PyTreeNode):
   Attributes:
     ids_MBT: the token m positions ahead; 0 where there is none.
     valid_MBT: bool; True where the target counts.
-    teacher_BTD: states ready for the unembedding, whose next-token distribution
-      the extra heads learn in place of `ids_MBT`; None to learn the ids.
+    states: arrays [B, T, ...] of what a teacher knows at t about the token at
+      t + 1, which the extra heads learn from; None to learn the ids.
+    n_active: how many offsets, from the first on, are trained and measured;
+      None for all of them.
     offsets: the offsets.
+    extra: the `Target` of the extra heads; None learns the ids.
   """
 
   ids_MBT: jax.Array
   valid_MBT: jax.Array
-  teacher_BTD: jax.Array | None = None
+  states: Any = None
+  n_active: jax.Array | None = None
   offsets: tuple[int, ...] = struct.field(pytree_node=False, default=())
+  extra: Any = struct.field(pytree_node=False, default=None)
 
   @property
   def counts_M(self) -> jax.Array:
     """Valid targets per offset, int32."""
     return jnp.sum(self.valid_MBT, axis=(1, 2), dtype=jnp.int32)
+
+  def only_first(self, n_active: jax.Array | None) -> "Targets":
+    """Returns the targets of the first offsets alone, M as before.
+
+    Args:
+      n_active: how many; the others have no valid target. None changes
+        nothing.
+    """
+    if n_active is None:
+      return self
+    is_active_M = jnp.arange(self.valid_MBT.shape[0]) < n_active
+    return self.replace(
+      valid_MBT=self.valid_MBT & is_active_M[:, None, None],
+      n_active=jnp.asarray(n_active),
+    )
 
 
 def look_ahead(x_BT: jax.Array, m: int) -> jax.Array:
