@@ -196,7 +196,7 @@ def forward_logits(model, params, texts):
   for b, text in enumerate(texts):
     tokens_BT[b, : len(text)] = text
   with jax.default_matmul_precision("highest"):
-    logits_BTV = _forward(model.trunk.clone(tap="last"))(
+    logits_BTV = _forward(model.trunk.clone(tap=config_lib.TAPS["last"]))(
       params["lm"], tokens_BT
     )
   return np.asarray(logits_BTV, np.float64)

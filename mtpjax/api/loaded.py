@@ -40,6 +40,7 @@ from mtpjax.data import (
   read_messages,
   require_chat_template,
   require_within,
+  tokenizer_of_run,
   with_bos,
 )
 from mtpjax.errors import UserError, quoted
@@ -184,7 +185,9 @@ class Loaded:
     fingerprint = load_fingerprint(path)
     tokenizer = fingerprint["identity"]["tokenizer"]
     if tokenizer != self.tokenizer.fingerprint:
-      own = WorkDir(self.workdir).tokenizer_spec(self.config)
+      own = tokenizer_of_run(
+        self.config.data.tokenizer, WorkDir(self.workdir).path
+      )
       raise UserError(
         f"{path}: was prepared with another tokenizer than the run's; prepare "
         f"it with --data.tokenizer {own}"
@@ -461,7 +464,9 @@ def load(
   portable = dataclasses.replace(config.model, attention="xla")
   model = MultiTokenModel(portable, config.heads, mesh)
   tokenizer = load_tokenizer(
-    place.tokenizer_spec(config), config.data.bos_token, config.data.eos_tokens
+    tokenizer_of_run(config.data.tokenizer, place.path),
+    config.data.bos_token,
+    config.data.eos_tokens,
   )
   abstract = parallel.abstract_arrays(model.abstract(), mesh)
   is_on_base = bool(config.base.path) and not config.base.is_trained

@@ -102,7 +102,8 @@ def override_settings(
     values[name] = _texts(name, values[name])
   if isinstance(values.get("json_schema"), Mapping | bool):
     values["json_schema"] = _dumped(values["json_schema"])
-  if values.get("mode", config.decode.mode) != config.decode.mode:
+  before = config.decode.mode
+  if values.get("mode", before) != before:
     values = {"tree": "", "draft_length": 0} | values
   config = config_lib.override(
     config, {f"decode.{name}": value for name, value in values.items()}

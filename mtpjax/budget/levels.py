@@ -162,6 +162,9 @@ def _isotonic(values: Iterable[float]) -> list[float]:
   return [mean for mean, size in pools for _ in range(size)]
 
 
+_LATER = {"mode"}  # what older files lack
+
+
 def _to_dict(record: Any) -> dict[str, Any]:
   values = {}
   for field in dataclasses.fields(record):
@@ -177,14 +180,14 @@ def _to_dict(record: Any) -> dict[str, Any]:
 def _from_dict(cls: Any, values: Any) -> dict[str, Any]:
   """Checks and converts the fields of a record."""
   what = cls.__name__
-  names = [field.name for field in dataclasses.fields(cls)]
-  if not isinstance(values, Mapping) or set(values) != set(names):
+  names = [f.name for f in dataclasses.fields(cls) if f.name not in _LATER]
+  if not isinstance(values, Mapping) or set(values) - _LATER != set(names):
     there = sorted(values) if isinstance(values, Mapping) else values
     raise UserError(
       f"calibration: {what} needs {', '.join(names)} and has {there!r:.60}; "
       "calibrate again"
     )
-  return {name: _value(f"{what}.{name}", values[name]) for name in names}
+  return {name: _value(f"{what}.{name}", values[name]) for name in values}
 
 
 def _value(where: str, value: Any) -> Any:

@@ -92,13 +92,6 @@ class WorkDir:
       )
     return config_lib.load_config(self.config)
 
-  def tokenizer_spec(self, config: config_lib.Config) -> str:
-    """Returns what `data.load_tokenizer` should load for this run."""
-    if config.data.tokenizer == "bytes":
-      return "bytes"
-    # A folder: what else lies beside the tokenizer belongs to it.
-    return str(self.path)
-
   def claim(
     self, config: config_lib.Config, fingerprint: dict[str, Any]
   ) -> None:

@@ -29,15 +29,20 @@ from mtpjax.data.fingerprint import load_fingerprint, require_prepared_for
 from mtpjax.data.loader import Loader, evaluation_batches
 from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, longest_reach, open_rows, require_within
-from mtpjax.data.sources import read_documents, size_of
+from mtpjax.data.sources import SOURCES, read_documents, size_of
 from mtpjax.data.text_stream import TextStream, decode_after, last_of_text
 from mtpjax.data.tokenizers import (
+  TOKENIZERS,
   Tokenizer,
   load_tokenizer,
   require_chat_template,
+  tokenizer_of_run,
 )
 
 __all__ = [
+  "TOKENIZERS",
+  "SOURCES",
+  "tokenizer_of_run",
   "FINGERPRINT",
   "TEMPLATE_FIELDS",
   "ChatTemplate",

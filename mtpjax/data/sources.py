@@ -9,7 +9,7 @@ import os
 import pathlib
 import sysconfig
 import tokenize
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from mtpjax.config import nearest
@@ -25,11 +25,6 @@ from mtpjax.data.text_files import (
 from mtpjax.data.tfds_source import read_tfds
 from mtpjax.errors import UserError
 
-KINDS = ("python-stdlib", "python-package", "text", "jsonl", "tfds")
-FORMS = (
-  "python-stdlib, python-package:NAME, text:GLOB, jsonl:PATH:FIELD, "
-  "jsonl:PATH:PROMPT,COMPLETION or tfds:NAME:SPLIT[:FIELD]"
-)
 # Not part of the library proper: installed packages and its own tests.
 SKIPPED_FOLDERS = {
   "site-packages",
@@ -70,23 +65,8 @@ def read_documents(
     UserError: the spec is malformed or names nothing (raised here), or a
       document cannot be read (raised by the iterator).
   """
-  kind, _, rest = spec.partition(":")
-  if kind not in KINDS:
-    raise UserError(
-      f"source {spec!r} is of no known kind{nearest(kind, KINDS)}"
-      f"; write {FORMS}"
-    )
-  if (kind == "python-stdlib") != (spec == kind):
-    raise UserError(f"source {spec!r} is incomplete; write {FORMS}")
-  if kind in ("python-stdlib", "python-package"):
-    return _read_python(_python_root(spec), rest or kind, count)
-  if kind == "text":
-    return _read_text(rest, spec, replace_invalid_utf8, count)
-  if kind == "jsonl":
-    pattern, fields = _pattern_and_fields(rest, spec)
-    files = matching_files(pattern, spec)
-    return _read_jsonl(files, pattern, fields, replace_invalid_utf8, count)
-  return read_tfds(spec, rest, replace_invalid_utf8)
+  source, rest = _source(spec)
+  return source.read(rest, spec, replace_invalid_utf8, count)
 
 
 def _pattern_and_fields(rest: str, spec: str) -> tuple[str, tuple[str, ...]]:
@@ -110,17 +90,10 @@ def size_of(spec: str) -> int | None:
     UserError: it is malformed or names nothing.
   """
   read_documents(spec)  # which says what is wrong with it
-  kind, _, rest = spec.partition(":")
-  files: Iterable[str | pathlib.Path]
-  if kind in ("python-stdlib", "python-package"):
-    files = _python_files(_python_root(spec))
-  elif kind == "text":
-    files = matching_files(rest, spec)
-  elif kind == "jsonl":
-    files = matching_files(_pattern_and_fields(rest, spec)[0], spec)
-  else:
+  source, rest = _source(spec)
+  if source.files is None:
     return None
-  return sum(os.path.getsize(file) for file in files)
+  return sum(os.path.getsize(file) for file in source.files(rest, spec))
 
 
 def _read_text(
@@ -140,6 +113,18 @@ def _read_text(
 
 
 def _read_jsonl(
+  rest: str, spec: str, replace: bool, count: Count
+) -> Iterator[Document]:
+  pattern, fields = _pattern_and_fields(rest, spec)
+  files = _jsonl_files(rest, spec)
+  return _read_records(files, pattern, fields, replace, count)
+
+
+def _jsonl_files(rest: str, spec: str) -> Sequence[str]:
+  return matching_files(_pattern_and_fields(rest, spec)[0], spec)
+
+
+def _read_records(
   files: Sequence[str],
   pattern: str,
   fields: Sequence[str],
@@ -222,7 +207,14 @@ def _python_files(root: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def _read_python(
-  root: pathlib.Path, prefix: str, count: Count = ignore
+  rest: str, spec: str, replace: bool, count: Count
+) -> Iterator[Document]:
+  del replace
+  return _read_files(_python_root(spec), rest or spec, count)
+
+
+def _read_files(
+  root: pathlib.Path, prefix: str, count: Count
 ) -> Iterator[Document]:
   for path in _python_files(root):
     name = f"{prefix}/{path.relative_to(root).as_posix()}"
@@ -240,3 +232,61 @@ def _utf8_source(raw: bytes) -> str | None:
     return raw.decode("utf-8-sig") if coding.startswith("utf-8") else None
   except (SyntaxError, UnicodeDecodeError):
     return None
+
+
+def _read_tfds(
+  rest: str, spec: str, replace: bool, count: Count
+) -> Iterator[Document]:
+  del count  # sizes of records are not known
+  return read_tfds(spec, rest, replace)
+
+
+def _python_sources(rest: str, spec: str) -> Iterator[pathlib.Path]:
+  del rest
+  return _python_files(_python_root(spec))
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A kind of source; one of your own is a file and a line in `SOURCES`.
+
+  Attributes:
+    forms: how it is written, `KIND` or `KIND:REST`.
+    read: (REST, the whole spec, replace invalid UTF-8, count) -> documents; see
+      `read_documents`. Raises UserError for a spec that names nothing.
+    files: (REST, the whole spec) -> its files; None where they are not known.
+  """
+
+  forms: tuple[str, ...]
+  read: Callable[[str, str, bool, Count], Iterator[Document]]
+  files: Callable[[str, str], Iterable[str | pathlib.Path]] | None = None
+
+
+SOURCES: dict[str, Source] = {
+  "python-stdlib": Source(("python-stdlib",), _read_python, _python_sources),
+  "python-package": Source(
+    ("python-package:NAME",), _read_python, _python_sources
+  ),
+  "text": Source(("text:GLOB",), _read_text, matching_files),
+  "jsonl": Source(
+    ("jsonl:PATH:FIELD", "jsonl:PATH:PROMPT,COMPLETION"), _read_jsonl,
+    _jsonl_files,
+  ),
+  "tfds": Source(("tfds:NAME:SPLIT[:FIELD]",), _read_tfds),
+}  # fmt: skip
+
+
+def _source(spec: str) -> tuple[Source, str]:
+  """Returns the kind of a source, and what comes after it in the spec."""
+  kind, _, rest = spec.partition(":")
+  *most, last = (form for source in SOURCES.values() for form in source.forms)
+  forms = f"{', '.join(most)} or {last}"
+  if kind not in SOURCES:
+    raise UserError(
+      f"source {spec!r} is of no known kind{nearest(kind, tuple(SOURCES))}"
+      f"; write {forms}"
+    )
+  # A kind that takes nothing is written alone, the others are not.
+  if (kind in SOURCES[kind].forms) != (spec == kind):
+    raise UserError(f"source {spec!r} is incomplete; write {forms}")
+  return SOURCES[kind], rest

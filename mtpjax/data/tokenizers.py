@@ -5,7 +5,7 @@ import hashlib
 import json
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -377,6 +377,21 @@ class HfTokenizer:
     return ChatTemplate(source, str(file), bos, eos)
 
 
+# Tokenizers without files, by name; others are given as a path.
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {"bytes": ByteTokenizer}
+
+
+def tokenizer_of_run(spec: str, folder: pathlib.Path) -> str:
+  """Returns what `load_tokenizer` loads for a run.
+
+  Args:
+    spec: `data.tokenizer` of the run.
+    folder: where `Tokenizer.save` has put its files; what else lies beside
+      them belongs to it.
+  """
+  return spec if spec in TOKENIZERS else str(folder)
+
+
 def load_tokenizer(
   spec: str, bos_token: str = "", eos_tokens: Sequence[str] = ()
 ) -> Tokenizer:
@@ -399,14 +414,14 @@ def load_tokenizer(
     UserError: no such file, not a tokenizer, a damaged file beside it, or a
       token it does not have.
   """
-  if spec == "bytes":
+  if spec in TOKENIZERS:
     if bos_token or eos_tokens:
       raise UserError(
-        f"data.tokenizer: 'bytes' has its own BOS and EOS, not "
+        f"data.tokenizer: {spec!r} has its own BOS and EOS, not "
         f"{', '.join(filter(None, (bos_token, *eos_tokens)))}; leave "
         "--data.bos-token and --data.eos-tokens empty"
       )
-    return ByteTokenizer()
+    return TOKENIZERS[spec]()
   path = pathlib.Path(spec).expanduser()
   folder = path if path.is_dir() else None
   if folder is not None:

@@ -14,7 +14,7 @@ from mtpjax import parallel
 from mtpjax.budget import Calibration
 from mtpjax.checkpoint import Base, Store, WorkDir
 from mtpjax.config import Config, read_json
-from mtpjax.data import load_tokenizer
+from mtpjax.data import load_tokenizer, tokenizer_of_run
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel, count_params
 from mtpjax.progress import print_line
@@ -132,10 +132,10 @@ def _heads(place: WorkDir, config: Config) -> dict[str, Any]:
 
 def _tokenizer(place: WorkDir, config: Config) -> dict[str, Any]:
   data = config.data
-  spec = place.tokenizer_spec(config)
+  spec = tokenizer_of_run(config.data.tokenizer, place.path)
   tokenizer = load_tokenizer(spec, data.bos_token, data.eos_tokens)
   return {
-    "kind": "bytes" if spec == "bytes" else place.tokenizer.name,
+    "kind": spec if spec != str(place.path) else place.tokenizer.name,
     "vocabulary": tokenizer.vocab_size,
     "bos_id": tokenizer.bos_id,
     "eos_ids": list(tokenizer.eos_ids),

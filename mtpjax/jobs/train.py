@@ -19,6 +19,7 @@ from mtpjax.data import (
   open_rows,
   require_prepared_for,
   require_within,
+  tokenizer_of_run,
 )
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
@@ -193,8 +194,9 @@ def _base(config: Config, place: WorkDir) -> Base:
 def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
   """Returns the configuration with the model and vocabulary of its base."""
   there = base.config
+  own = tokenizer_of_run(there.data.tokenizer, base.place.path)
   theirs = load_tokenizer(
-    base.place.tokenizer_spec(there),
+    own,
     there.data.bos_token,
     there.data.eos_tokens,
   )
@@ -204,7 +206,7 @@ def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
       f"data.tokenizer: {config.data.tokenizer!r} is not the tokenizer of "
       f"base.path = {config.base.path!r} (vocabulary of {tokenizer.vocab_size} "
       f"and {theirs.vocab_size}, or other special tokens); give "
-      f"--data.tokenizer {base.place.tokenizer_spec(there)}"
+      f"--data.tokenizer {own}"
     )
   mesh = parallel.single_device_mesh()
   layers = MultiTokenModel(there.model, there.heads, mesh).trunk_layers

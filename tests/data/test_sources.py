@@ -43,7 +43,8 @@ def test_stdlib_skips_files_in_another_coding(tmp_path):
   (tmp_path / "d.py").write_bytes(b"# coding: nonsense\n")
   (tmp_path / "e.txt").write_text("no Python")
   found = {
-    d.name: d.parts for d in sources._read_python(tmp_path, "python-stdlib")
+    d.name: d.parts
+    for d in sources._read_files(tmp_path, "python-stdlib", sources.ignore)
   }
   assert found == {
     "python-stdlib/a.py": (("x = 'é'\n", True),),

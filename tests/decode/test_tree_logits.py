@@ -19,6 +19,7 @@ from decoding import (
   to_decode,
 )
 
+from mtpjax import config as config_lib
 from mtpjax import decode
 from mtpjax.model import masks
 
@@ -45,7 +46,7 @@ def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
 def text_logits(lm_params, tokens_T):
   """Without cache and tree, behind the last token of a text from zeros on."""
   positions_1T = jnp.arange(REPLAYED)[None]
-  out = MODEL.trunk.clone(tap="last").apply(
+  out = MODEL.trunk.clone(tap=config_lib.TAPS["last"]).apply(
     {"params": lm_params},
     tokens_T[None],
     positions_1T,

@@ -228,7 +228,7 @@ def test_joint_training_waits_and_has_rates_of_its_own(root):
     ({"base.path": "", "base.is_trained": "true"}, "needs a base"),
     ({"base.path": "", "loss.targets": "teacher_soft"},
      "needs a pretrained teacher"),
-    ({"base.states": "x", "heads.tap": "before_last"}, "behind the last layer"),
+    ({"base.states": "x", "heads.tap": "before_last"}, "after the last layer"),
     ({"loss.targets": "labls"}, "is not one of labels"),
     ({"optim.heads_only_steps": 37}, "leave nothing of optim.decay_steps"),
     ({"base.path": "nowhere"}, "'nowhere' is not there"),

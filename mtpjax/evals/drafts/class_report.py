@@ -22,9 +22,11 @@ def decode_texts(
 ) -> list[decode.Result]:
   """Decodes requests with one tree, filled by the heads if nobody else does."""
   stages = decode.Stages.of(requests)
-  spec = decode.Spec(model, tree, stages)
-  if drafter is not None:
-    spec = decode.Spec(model, tree, stages, drafter)
+  spec = (
+    decode.Spec(model, tree, stages)
+    if drafter is None
+    else decode.Spec(model, tree, stages, drafter)
+  )
   results: dict[int, decode.Result] = {}
   for latest in decode.generate(
     [spec], decode_params, requests, eos_ids, min(_BATCH, len(requests)),
