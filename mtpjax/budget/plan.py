@@ -39,7 +39,10 @@ def programs(
     n_drafting(model, level.tree) if mode.needs_heads else 0
     for mode, level in zip(modes, levels, strict=True)
   )
-  kept = (drafting_heads(model, n_kept),) if n_kept else ()
+  # Plain decoding is a level of the heads' mode too, with none of them kept.
+  kept = ()
+  if any(mode.needs_heads for mode in modes):
+    kept = (drafting_heads(model, n_kept),)
   room = 1 + max(level.tree.max_depth for level in levels)
   return [
     Spec(
