@@ -7,7 +7,7 @@ from mtpjax import decode
 from mtpjax.budget.levels import Level
 from mtpjax.decode import verifiers
 from mtpjax.decode.controls import Stages
-from mtpjax.decode.drafters import Keeping, drafting_heads
+from mtpjax.decode.drafters import Drafter, Keeping, drafting_heads
 from mtpjax.decode.modes import n_drafting
 from mtpjax.decode.spec import Spec
 from mtpjax.heads import MultiTokenModel
@@ -40,7 +40,7 @@ def programs(
     for mode, level in zip(modes, levels, strict=True)
   )
   # Plain decoding is a level of the heads' mode too, with none of them kept.
-  kept = ()
+  kept: tuple[Drafter, ...] = ()
   if any(mode.needs_heads for mode in modes):
     kept = (drafting_heads(model, n_kept),)
   room = 1 + max(level.tree.max_depth for level in levels)
