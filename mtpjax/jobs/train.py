@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -23,20 +24,18 @@ from mtpjax.data import (
 )
 from mtpjax.errors import UserError
 from mtpjax.evals import make_evaluator
-from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.heads import EVERYTHING, MultiTokenModel, Trained, count_params
 from mtpjax.losses import check_target
 from mtpjax.progress import Progress, print_line
 from mtpjax.train import (
   JsonLines,
+  Program,
   Run,
   TensorBoard,
-  abstract_state,
+  TrainState,
   cache_states,
-  create_state,
   flatten,
-  make_optimizer,
   make_schedule,
-  make_train_step,
   per_target_names,
   train,
 )
@@ -73,12 +72,11 @@ def run(
     config.train.batch_size // config.train.accumulation, mesh,
     "train.batch_size / train.accumulation",
   )  # fmt: skip
-  model = MultiTokenModel(config.model, config.heads, mesh)
-  only_heads = base is not None and not config.base.is_trained
-  boxes = model.abstract()
-  if only_heads:
-    boxes = {"heads": boxes["heads"]}
-  optimizer = make_optimizer(config.optim, boxes)
+  is_frozen = base is not None and not config.base.is_trained
+  program = Program.build(
+    config, mesh, Trained(("heads",)) if is_frozen else EVERYTHING
+  )
+  model = program.model
   train_rows: Any = open_rows(data.path, "train")
   validation_rows: Any = open_rows(data.path, "validation")
   for rows in (train_rows, validation_rows):
@@ -89,36 +87,9 @@ def run(
   with place.hold(say), Store(place.checkpoints, config.train.keep) as store:
     place.claim(config, fingerprint)
     tokenizer.save(place.path)
-    is_fresh = store.latest_step() is None
-    decay_steps = config.optim.decay_steps
-    if not is_fresh:
-      with Progress(console, "restoring the checkpoint"):
-        state, metadata = store.restore(
-          abstract_state(model, optimizer, only_heads), log=say
-        )
-      place.require_own_checkpoint(config, metadata)
-      decay_steps = metadata["config"]["optim"]["decay_steps"]
-      if base is not None and only_heads:
-        base = Base.open(base.place.path, metadata["base"]["step"])
-        base.require(metadata["base"], place.path)
-    lm = None
-    if base is not None and (is_fresh or only_heads):
-      with Progress(console, "loading the base"):
-        lm = base.restore(
-          parallel.abstract_arrays(model.abstract(), mesh)["lm"], say
-        )
-    if is_fresh:
-      with Progress(console, "making the parameters"):
-        state = jax.block_until_ready(
-          create_state(
-            model, optimizer, jax.random.key(config.train.seed), lm, only_heads
-          )
-        )
-      say(_describe(model, config))
-    else:
-      say(f"resuming {place.path} from step {int(state.step)}")
-    frozen = {"lm": lm} if only_heads else {}
-    del lm
+    state, frozen, base, decay_steps = _begin(
+      program, base, place, store, say, console
+    )
     start = int(state.step)
     if start >= config.train.steps:
       say(
@@ -127,7 +98,7 @@ def run(
       )
       return {"step": start, "workdir": str(place.path), "metrics": {}}
     say(_describe_run(mesh, config, fingerprint))
-    for line in _about_schedule(config, only_heads, start, decay_steps):
+    for line in _about_schedule(config, is_frozen, start, decay_steps):
       say(line)
 
     if config.base.states:
@@ -158,7 +129,7 @@ def run(
         Run(
           config=config,
           model=model,
-          train_step=make_train_step(model, optimizer, config, frozen),
+          train_step=program.step(frozen),
           loader=loader,
           store=store,
           metadata={
@@ -257,6 +228,48 @@ def with_vocabulary(config: Config, tokenizer: Tokenizer) -> Config:
   )
 
 
+def _begin(
+  program: Program,
+  base: Base | None,
+  place: WorkDir,
+  store: Store,
+  say: Callable[[str], None],
+  console: rich.console.Console,
+) -> tuple[TrainState, dict[str, Any], Base | None, int]:
+  """Restores the latest checkpoint, or makes a state.
+
+  Returns:
+    The state, the parts that do not learn, the base at the step that they are
+    of, and the decay steps that the schedule had so far.
+  """
+  config, model = program.config, program.model
+  is_frozen = base is not None and not config.base.is_trained
+  is_fresh = store.latest_step() is None
+  decay_steps = config.optim.decay_steps
+  if not is_fresh:
+    with Progress(console, "restoring the checkpoint"):
+      state, metadata = store.restore(program.abstract_state(), log=say)
+    place.require_own_checkpoint(config, metadata)
+    decay_steps = metadata["config"]["optim"]["decay_steps"]
+    if base is not None and is_frozen:
+      base = Base.open(base.place.path, metadata["base"]["step"])
+      base.require(metadata["base"], place.path)
+  lm = None
+  if base is not None and (is_fresh or is_frozen):
+    with Progress(console, "loading the base"):
+      lm = base.restore(
+        parallel.abstract_arrays(model.abstract(), model.mesh)["lm"], say
+      )
+  if is_fresh:
+    with Progress(console, "making the parameters"):
+      state = jax.block_until_ready(program.create_state(lm))
+    say(_describe(model, config))
+  else:
+    say(f"resuming {place.path} from step {int(state.step)}")
+  frozen = {"lm": lm} if is_frozen else {}
+  return state, frozen, base, decay_steps
+
+
 def _describe(model: MultiTokenModel, config: Config) -> str:
   params = count_params(model)
   depth, difference = model.matching()
@@ -291,13 +304,13 @@ def _describe_run(
 
 
 def _about_schedule(
-  config: Config, only_heads: bool, start: int, decay_steps: int
+  config: Config, is_frozen: bool, start: int, decay_steps: int
 ) -> list[str]:
   """Says what is unusual about the schedule of this start.
 
   Args:
     config: the experiment.
-    only_heads: only they learn, by their own schedule.
+    is_frozen: only the heads learn, by their own schedule.
     start: steps done.
     decay_steps: those of the checkpoint that was restored.
 
@@ -306,10 +319,10 @@ def _about_schedule(
   """
   optim, steps = config.optim, config.train.steps
   lines = []
-  rate = make_schedule(optim, of_heads=only_heads)
+  rate = make_schedule(optim, of_heads=is_frozen)
   if optim.decay_steps != decay_steps:
     before = dataclasses.replace(optim, decay_steps=decay_steps)
-    old = float(make_schedule(before, of_heads=only_heads)(start))
+    old = float(make_schedule(before, of_heads=is_frozen)(start))
     lines.append(
       f"optim.decay_steps is {optim.decay_steps} and was {decay_steps}: at "
       f"step {start} the learning rate changes from {old:.3g} to "

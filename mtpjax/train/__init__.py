@@ -8,11 +8,13 @@ from mtpjax.train.metrics import (
   per_target_names,
 )
 from mtpjax.train.optimizer import make_optimizer, make_schedule
+from mtpjax.train.program import Program
 from mtpjax.train.state import TrainState, abstract_state, create_state
 from mtpjax.train.states import RowsWithStates, cache_states
 from mtpjax.train.step import StepMetrics, loss_and_gradients, make_train_step
 
 __all__ = [
+  "Program",
   "JsonLines",
   "RowsWithStates",
   "Run",

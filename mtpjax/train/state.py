@@ -8,7 +8,7 @@ import optax
 from flax import struct
 
 from mtpjax import parallel
-from mtpjax.heads import MultiTokenModel
+from mtpjax.heads import EVERYTHING, MultiTokenModel, Trained
 
 
 class TrainState(struct.PyTreeNode):
@@ -31,11 +31,9 @@ def _init_boxed(
   optimizer: optax.GradientTransformation,
   key: jax.Array,
   lm: Any,
-  only_heads: bool,
+  trained: Trained,
 ) -> TrainState:
-  params = model.init_boxed(key, lm)
-  if only_heads:
-    params = {"heads": params["heads"]}
+  params = trained.of(model.init_boxed(key, lm))
   # optax maps over the boxes, so that its moments inherit their names.
   return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
@@ -43,20 +41,20 @@ def _init_boxed(
 def abstract_state(
   model: MultiTokenModel,
   optimizer: optax.GradientTransformation,
-  only_heads: bool = False,
+  trained: Trained = EVERYTHING,
 ) -> TrainState:
   """Returns shapes, dtypes and shardings of the state, for a restore.
 
   Args:
     model: the model.
     optimizer: from `make_optimizer`.
-    only_heads: the model itself is frozen, and no part of the state.
+    trained: the parts that learn; others are no part of the state.
 
   Returns:
     The state of `jax.ShapeDtypeStruct`.
   """
   boxes = jax.eval_shape(
-    lambda key: _init_boxed(model, optimizer, key, None, only_heads),
+    lambda key: _init_boxed(model, optimizer, key, None, trained),
     jax.random.key(0),
   )
   return parallel.abstract_arrays(boxes, model.mesh)
@@ -67,7 +65,7 @@ def create_state(
   optimizer: optax.GradientTransformation,
   key: jax.Array,
   lm: Any = None,
-  only_heads: bool = False,
+  trained: Trained = EVERYTHING,
 ) -> TrainState:
   """Initialises the state, sharded from the start.
 
@@ -76,16 +74,16 @@ def create_state(
     optimizer: from `make_optimizer`.
     key: a PRNG key.
     lm: parameters of a pretrained model; None makes new ones.
-    only_heads: the model is frozen, and no part of the state.
+    trained: the parts that learn; others are no part of the state.
 
   Returns:
     The state of step 0.
   """
   shardings = jax.tree.map(
-    lambda leaf: leaf.sharding, abstract_state(model, optimizer, only_heads)
+    lambda leaf: leaf.sharding, abstract_state(model, optimizer, trained)
   )
 
   def init(key: jax.Array, lm: Any) -> TrainState:
-    return parallel.unbox(_init_boxed(model, optimizer, key, lm, only_heads))
+    return parallel.unbox(_init_boxed(model, optimizer, key, lm, trained))
 
   return jax.jit(init, out_shardings=shardings)(key, lm)

@@ -12,10 +12,10 @@ import rich.console
 
 from mtpjax import parallel
 from mtpjax.config import Config
-from mtpjax.heads import MultiTokenModel, train_flops_per_token
+from mtpjax.heads import train_flops_per_token
 from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress
-from mtpjax.train import create_state, make_optimizer, make_train_step
+from mtpjax.train import Program
 from mtpjax.train.hardware import peak_flops
 
 
@@ -27,10 +27,10 @@ class _Candidate:
     config = dataclasses.replace(config, heads=heads)
     mesh = parallel.make_mesh(config.mesh)
     self.n = n
-    self.model = MultiTokenModel(config.model, heads, mesh)
-    optimizer = make_optimizer(config.optim, self.model.abstract())
-    self.step = make_train_step(self.model, optimizer, config)
-    self.state = create_state(self.model, optimizer, jax.random.key(0))
+    program = Program.build(config, mesh)
+    self.model = program.model
+    self.step = program.step()
+    self.state = program.create_state()
     self.batch = parallel.place_batch(batch, mesh)
     self.secs: list[float] = []
 

@@ -1,0 +1,84 @@
+"""What trains a configuration on a mesh; needs no data."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import optax
+
+from mtpjax import config as config_lib
+from mtpjax import parallel
+from mtpjax.heads import EVERYTHING, MultiTokenModel, Trained
+from mtpjax.train.optimizer import make_optimizer
+from mtpjax.train.state import TrainState, abstract_state, create_state
+from mtpjax.train.step import Batch, StepMetrics, make_train_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+  """Model, optimizer, state and step of a configuration.
+
+  Attributes:
+    config: the experiment; its vocabulary size is known.
+    model: the model.
+    optimizer: of the parts that learn.
+    trained: the parts that learn.
+  """
+
+  config: config_lib.Config
+  model: MultiTokenModel
+  optimizer: optax.GradientTransformation
+  trained: Trained
+
+  @classmethod
+  def build(
+    cls,
+    config: config_lib.Config,
+    mesh: jax.sharding.Mesh,
+    trained: Trained = EVERYTHING,
+  ) -> "Program":
+    """Puts the parts together; makes no array.
+
+    Args:
+      config: the experiment; its vocabulary size is known.
+      mesh: what everything is laid out on.
+      trained: the parts of the parameters that learn.
+
+    Returns:
+      The program.
+
+    Raises:
+      UserError: a model that cannot be.
+    """
+    model = MultiTokenModel(config.model, config.heads, mesh)
+    optimizer = make_optimizer(config.optim, trained.of(model.abstract()))
+    return cls(config, model, optimizer, trained)
+
+  def abstract_state(self) -> TrainState:
+    """Returns shapes, dtypes and shardings of the state, for a restore."""
+    return abstract_state(self.model, self.optimizer, self.trained)
+
+  def abstract_frozen(self) -> dict[str, Any]:
+    """Returns the same of the parts that do not learn."""
+    boxes = self.trained.frozen(self.model.abstract())
+    return parallel.abstract_arrays(boxes, self.model.mesh)
+
+  def create_state(self, lm: Any = None) -> TrainState:
+    """Initialises the state of step 0, sharded from the start.
+
+    Args:
+      lm: parameters of a pretrained model; None makes new ones.
+    """
+    key = jax.random.key(self.config.train.seed)
+    return create_state(self.model, self.optimizer, key, lm, self.trained)
+
+  def step(
+    self, frozen: Any = None
+  ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
+    """Returns the jitted step; see `make_train_step`.
+
+    Args:
+      frozen: the parts that do not learn.
+    """
+    return make_train_step(self.model, self.optimizer, self.config, frozen)
