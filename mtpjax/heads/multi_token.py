@@ -253,16 +253,6 @@ class MultiTokenModel:
       return hidden_BTD
     return self.trunk.final_norm(norm_params, hidden_BTD)
 
-  def embed(self, lm_params: Any, tokens_BT: jax.Array) -> jax.Array:
-    """Returns the embeddings [B, T, D] of tokens, as the trunk has them."""
-    table_VD = parallel.constrain(
-      lm_params["embedding"].astype(self.config.dtype),
-      self.mesh, "vocab", "width",
-    )  # fmt: skip
-    return parallel.constrain(
-      table_VD[tokens_BT], self.mesh, "batch", "time", "width"
-    )
-
   def head_logits(self, params: Any, normed: Sequence[jax.Array]) -> jax.Array:
     """Applies the unembeddings of heads.
 

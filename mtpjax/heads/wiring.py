@@ -116,7 +116,7 @@ class Chain(Wiring):
       return model.trunk.final_norm(norm_params, hidden_BTD)
 
     # Looked up once: heads are given the same embeddings, each one further on.
-    embedded_BSD = model.embed(
+    embedded_BSD = model.trunk.embed(
       params["lm"], jnp.pad(tokens_BT, ((0, 0), (0, n)))
     )
 

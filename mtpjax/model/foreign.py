@@ -355,6 +355,13 @@ class ForeignTrunk:
       hidden_BTD = gradient_probe(hidden_BTD, tap_probe)
     return TrunkOutput(tap_BTD, hidden_BTD, out.rows)
 
+  def embed(self, lm_params: Any, tokens_BT: jax.Array) -> jax.Array:
+    """Raises UserError: a module takes ids, and keeps embeddings to itself."""
+    raise UserError(
+      "trunk: a module of one's own takes ids and keeps its embeddings to "
+      "itself; use a kind of head that does not read them"
+    )
+
   def _run(self, lm, tokens_BT, positions_BT, mask, cache) -> TrunkOutput:
     out = self.module.run(
       self.module.unpack(lm),

@@ -15,7 +15,7 @@ from flax import struct
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
-from mtpjax.model import attention, block, linear, masks, norm
+from mtpjax.model import block, linear, masks, norm
 from mtpjax.model.probe import gradient_probe
 
 _CHECKPOINT_POLICIES = {
@@ -30,13 +30,13 @@ class TrunkOutput(struct.PyTreeNode):
   Attributes:
     tap_BTD: hidden states that further heads read.
     hidden_BTD: hidden states after the last layer, before the final norm.
-    rows: keys and values of this pass, one per layer; only from a tuple of
-      layers, else ().
+    rows: keys and values of this pass: one pair per layer from a tuple of
+      layers; from stacked layers stacked [L, ...] if asked for, else ().
   """
 
   tap_BTD: jax.Array
   hidden_BTD: jax.Array
-  rows: tuple[attention.KeyValues, ...]
+  rows: Any
 
 
 class Trunk(nn.Module):
@@ -61,7 +61,7 @@ class Trunk(nn.Module):
     tokens_BT: jax.Array,
     positions_BT: jax.Array,
     mask: masks.AttentionMask,
-    cache: tuple[attention.KeyValues, ...] | None = None,
+    cache: Any = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
     """Runs all layers.
@@ -70,7 +70,7 @@ class Trunk(nn.Module):
       tokens_BT: token ids.
       positions_BT: positions within the document.
       mask: who reads whom.
-      cache: one per layer, only read; only with a tuple of layers.
+      cache: see `run`.
       tap_probe: a float scalar whose gradient becomes the squared norm of the
         gradient that offset 1 sends to the tap.
 
@@ -78,7 +78,7 @@ class Trunk(nn.Module):
       A `TrunkOutput`.
     """
     c = self.config
-    embedding_VD = self.param(
+    self.param(
       "embedding",
       parallel.logical(
         nn.initializers.normal(c.d_model**-0.5), "vocab", "embed"
@@ -86,27 +86,76 @@ class Trunk(nn.Module):
       (c.vocab_size, c.d_model),
       jnp.dtype(c.param_dtype),
     )
-    # Gathering the width first keeps the lookup itself local to each row.
-    table_VD = parallel.constrain(
-      embedding_VD.astype(c.dtype), self.mesh, "vocab", "width"
-    )
-    x_BTD = self._constrain(table_VD[tokens_BT])
-    one = block.Block(c, parent=None)
     if self.is_initializing():
-      layers = self.param(
+      one, layer = block.Block(c, parent=None), (1, 1)
+      row_BTD = jnp.zeros((*layer, c.d_model), c.dtype)
+      positions = jnp.zeros(layer, jnp.int32)
+      self.param(
         "layers",
         lambda key: parallel.stack(
-          lambda k: one.init(k, x_BTD, positions_BT, mask)["params"],
+          lambda k: one.init(k, row_BTD, positions, masks.packed(positions))[
+            "params"
+          ],
           key,
           self.n_layers,
           "layers",
         ),
       )
       self._init_output()
-    else:
-      layers = self.get_variable("params", "layers")
-    run = self._loop if isinstance(layers, tuple) else self._scan
-    return run(one, layers, x_BTD, positions_BT, mask, cache, tap_probe)
+    lm_params = parallel.unbox(dict(self.variables["params"]))
+    return self.run(
+      lm_params, self.embed(lm_params, tokens_BT), positions_BT, mask, cache,
+      tap_probe,
+    )  # fmt: skip
+
+  def embed(self, lm_params: Any, tokens_BT: jax.Array) -> jax.Array:
+    """Returns the embeddings [B, T, D] of tokens.
+
+    Args:
+      lm_params: parameters of the trunk.
+      tokens_BT: token ids.
+    """
+    # Gathering the width first keeps the lookup itself local to each row.
+    table_VD = parallel.constrain(
+      lm_params["embedding"].astype(self.config.dtype),
+      self.mesh, "vocab", "width",
+    )  # fmt: skip
+    return self._constrain(table_VD[tokens_BT])
+
+  def run(
+    self,
+    lm_params: Any,
+    x_BTD: jax.Array,
+    positions_BT: jax.Array,
+    mask: masks.AttentionMask,
+    cache: Any = None,
+    tap_probe: jax.Array | None = None,
+    keeps_rows: bool = False,
+  ) -> TrunkOutput:
+    """Runs all layers over states from anywhere, such as `embed`.
+
+    Args:
+      lm_params: parameters of the trunk; layers stacked, or a tuple of them.
+      x_BTD: what the first layer reads.
+      positions_BT: positions within the document.
+      mask: who reads whom.
+      cache: keys and values of earlier passes, only read: one pair per layer,
+        as a tuple or stacked [L, ...] as the layers are.
+      tap_probe: see `__call__`.
+      keeps_rows: return the keys and values of stacked layers too.
+
+    Returns:
+      A `TrunkOutput`.
+    """
+    one = block.Block(self.config, parent=None)
+    layers = lm_params["layers"]
+    if isinstance(layers, tuple):
+      return self._loop(
+        one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe
+      )
+    return self._scan(
+      one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe, keeps_rows
+    )
 
   def _init_output(self):
     c = self.config
@@ -126,14 +175,16 @@ class Trunk(nn.Module):
   def _constrain(self, x_BTD: jax.Array) -> jax.Array:
     return parallel.constrain(x_BTD, self.mesh, "batch", "time", "width")
 
-  def _scan(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
-    assert cache is None, "a cache needs unstacked layers"
+  def _scan(
+    self, one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe,
+    keeps_rows,
+  ):  # fmt: skip
     last = self.n_layers - 1
     taps_inside = self.tap.is_inside
 
     def run_layer(carry, xs):
       x_BTD, tap_BTD = carry
-      index, params = xs
+      index, params, cache = xs
       if taps_inside:
         tap_BTD = jnp.where(index == last, x_BTD, tap_BTD)
         if tap_probe is not None:
@@ -141,30 +192,33 @@ class Trunk(nn.Module):
           x_BTD = gradient_probe(
             x_BTD, jnp.where(index == last, tap_probe, 0.0)
           )
-      x_BTD, _ = one.apply({"params": params}, x_BTD, positions_BT, mask)
-      return (self._constrain(x_BTD), tap_BTD), None
+      x_BTD, new = one.apply(
+        {"params": params}, x_BTD, positions_BT, mask, cache
+      )
+      return (self._constrain(x_BTD), tap_BTD), new if keeps_rows else None
 
     if self.config.remat != "none":
       run_layer = jax.checkpoint(
         run_layer, policy=_CHECKPOINT_POLICIES[self.config.remat]
       )
-    (x_BTD, tap_BTD), _ = jax.lax.scan(
-      run_layer, (x_BTD, x_BTD), (jnp.arange(self.n_layers), layers)
+    (x_BTD, tap_BTD), rows = jax.lax.scan(
+      run_layer,
+      (x_BTD, x_BTD),
+      (jnp.arange(self.n_layers), lm_params["layers"], cache),
     )
     if not taps_inside:
-      tap_BTD = self._tap_at_end(x_BTD)
+      tap_BTD = self._tap_at_end(lm_params, x_BTD)
       if tap_probe is not None:
         x_BTD = gradient_probe(x_BTD, tap_probe)
-    return TrunkOutput(tap_BTD, x_BTD, ())
+    return TrunkOutput(tap_BTD, x_BTD, rows if keeps_rows else ())
 
-  def _tap_at_end(self, x_BTD: jax.Array) -> jax.Array:
+  def _tap_at_end(self, lm_params: Any, x_BTD: jax.Array) -> jax.Array:
     if not self.tap.is_normed:
       return x_BTD
-    # Still in its box while parameters are made.
-    norm_params = parallel.unbox(self.get_variable("params", "final_norm"))
-    return self.final_norm(norm_params, x_BTD)
+    return self.final_norm(lm_params["final_norm"], x_BTD)
 
-  def _loop(self, one, layers, x_BTD, positions_BT, mask, cache, tap_probe):
+  def _loop(self, one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe):
+    layers = lm_params["layers"]
     assert tap_probe is None, "probes belong to training"
     rows = []
     tap_BTD = x_BTD
@@ -181,7 +235,7 @@ class Trunk(nn.Module):
       x_BTD = self._constrain(x_BTD)
       rows.append(new)
     if not self.tap.is_inside:
-      tap_BTD = self._tap_at_end(x_BTD)
+      tap_BTD = self._tap_at_end(lm_params, x_BTD)
     return TrunkOutput(tap_BTD, x_BTD, tuple(rows))
 
   def final_norm(self, norm_params: Any, hidden: jax.Array) -> jax.Array:

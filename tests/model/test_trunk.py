@@ -267,3 +267,34 @@ def test_logits_of_bfloat16_activations_are_float32():
     trunk.logits, params, jax.ShapeDtypeStruct((2, 9, 32), jnp.bfloat16)
   )
   assert logits.shape == (2, 9, 50) and logits.dtype == jnp.float32
+
+
+@pytest.mark.parametrize("is_stacked", [True, False])
+def test_a_second_pass_stands_on_the_first(is_stacked):
+  """States from anywhere, on keys and values that a pass has handed out."""
+  trunk, params = trunk_of(), params_of()
+  tokens_BT, n = jnp.asarray(TOKENS_BT), TOKENS_BT.shape[1]
+  positions_BT = jnp.broadcast_to(jnp.arange(n), tokens_BT.shape)
+  ones_BT = jnp.ones_like(tokens_BT)
+  if not is_stacked:
+    params = params | {"layers": unstack_layers(params["layers"])}
+  whole = trunk.run(
+    params, trunk.embed(params, tokens_BT), positions_BT, masks.packed(ones_BT)
+  )
+  first = trunk.run(
+    params, trunk.embed(params, tokens_BT[:, :4]), positions_BT[:, :4],
+    masks.packed(ones_BT[:, :4]), keeps_rows=True,
+  )  # fmt: skip
+  causal = jnp.tril(jnp.ones((n - 4, n - 4), bool))
+  second = trunk.run(
+    params, trunk.embed(params, tokens_BT[:, 4:]), positions_BT[:, 4:],
+    masks.tree(causal, jnp.full(len(tokens_BT), 4)), cache=first.rows,
+  )  # fmt: skip
+  for got, want in (
+    (first.hidden_BTD, whole.hidden_BTD[:, :4]),
+    (second.hidden_BTD, whole.hidden_BTD[:, 4:]),
+    (second.tap_BTD, whole.tap_BTD[:, 4:]),
+  ):
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
+  assert bool(jax.tree.leaves(first.rows))
+  assert bool(jax.tree.leaves(whole.rows)) != is_stacked  # nobody asked

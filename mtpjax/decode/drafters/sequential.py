@@ -67,7 +67,7 @@ def fill(
     told_BT = jnp.take(tokens_BS, jnp.arange(n) + k, axis=1, mode="clip")
     hidden_BTD, rows = _run(
       model, params, k, hidden_BTD,
-      context.replace(ahead_BTD=model.embed(params["lm"], told_BT)),
+      context.replace(ahead_BTD=model.trunk.embed(params["lm"], told_BT)),
     )  # fmt: skip
     filled.append(cache.fill(one, rows))
     reached.append(_row(hidden_BTD, length_B - k))
@@ -206,7 +206,7 @@ def _run_slots(
     start_B[:, None] + slots_J,
     masks.tree(jnp.tril(jnp.ones((j, j), bool)), start_B),
     cache_,
-    model.embed(params["lm"], told_BJ),
+    model.trunk.embed(params["lm"], told_BJ),
   )
   return _run(model, params, k, hidden_BJD, context)
 
