@@ -173,7 +173,7 @@ def _forward(trunk):
       {"params": lm_params},
       tokens_BT,
       positions_BT,
-      masks.packed(jnp.ones_like(tokens_BT)),
+      masks.Packed(jnp.ones_like(tokens_BT)),
     )
     return trunk.logits(lm_params, out.hidden_BTD)
 

@@ -38,7 +38,7 @@ def prefill(
   model, n = spec.model, prompt_BT.shape[1]
   positions_BT = jnp.broadcast_to(jnp.arange(n), prompt_BT.shape)
   is_prompt_BT = positions_BT < state.prompt_length_B[:, None]
-  mask = masks.packed(is_prompt_BT.astype(jnp.int32))
+  mask = masks.Packed(is_prompt_BT.astype(jnp.int32))
   out = model.apply_trunk(params["lm"], prompt_BT, positions_BT, mask)
   last_B11 = (state.prompt_length_B - 1)[:, None, None]
   hidden_B1D = jnp.take_along_axis(out.hidden_BTD, last_B11, axis=1)

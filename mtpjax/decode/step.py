@@ -112,7 +112,7 @@ def run_tree(
     params["lm"],
     tokens_BQ,
     state.length_B[:, None] + jnp.asarray(tree.depth_Q),
-    masks.tree(jnp.asarray(tree.ancestors_QQ), state.length_B),
+    masks.Tree(jnp.asarray(tree.ancestors_QQ), state.length_B),
     state.cache,
   )
   return out, model.trunk.logits(params["lm"], out.hidden_BTD)

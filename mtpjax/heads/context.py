@@ -19,6 +19,6 @@ class HeadContext(struct.PyTreeNode):
   """
 
   positions_BT: jax.Array
-  mask: masks.AttentionMask
+  mask: masks.Mask
   cache: attention.KeyValues | None = None
   ahead_BTD: jax.Array | None = None

@@ -145,7 +145,7 @@ class MultiTokenModel:
     hidden_BTD = jnp.zeros((1, 1, self.config.d_model), self.config.dtype)
     context = HeadContext(
       positions_BT,
-      masks.packed(positions_BT),
+      masks.Packed(positions_BT),
       ahead_BTD=hidden_BTD if self.wiring.reads_embeddings else None,
     )
     return hidden_BTD, context
@@ -218,7 +218,7 @@ class MultiTokenModel:
     lm_params: Any,
     tokens_BT: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: tuple[KeyValues, ...] | None = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:

@@ -57,7 +57,7 @@ def model_loss(
     The loss, and sums per offset for reading.
   """
   trunk, lm = model.trunk, params["lm"]
-  context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
+  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
   if "hidden" in batch:
     tap_BTD = hidden_BTD = batch["hidden"]
   else:

@@ -25,7 +25,7 @@ class KeyValues(struct.PyTreeNode):
 def attend(
   q_BTNH: jax.Array,
   new: KeyValues,
-  mask: masks.AttentionMask,
+  mask: masks.Mask,
   positions_BT: jax.Array,
   cache: KeyValues | None,
   implementation: Any,
@@ -46,7 +46,7 @@ def attend(
     [B, T, N, H] in the dtype of the queries; the softmax is at least float32.
   """
   capacity = 0 if cache is None else cache.keys_BKSH.shape[2]
-  allowed_B1TS = masks.allowed(mask, positions_BT, capacity, window)
+  allowed_B1TS = mask.allowed(positions_BT, capacity, window)
   if cache is not None:
     return _attend_cached(q_BTNH, new, allowed_B1TS, cache)
   return jax.nn.dot_product_attention(
@@ -137,7 +137,7 @@ class Attention(nn.Module):
     self,
     x_BTD: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: KeyValues | None = None,
   ) -> tuple[jax.Array, KeyValues]:
     """Returns the attention output [B, T, D] and this pass's rows."""

@@ -30,7 +30,7 @@ class Block(nn.Module):
     self,
     x_BTD: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: attention.KeyValues | None = None,
   ) -> tuple[jax.Array, attention.KeyValues]:
     """Runs the layer.

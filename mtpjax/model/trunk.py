@@ -60,7 +60,7 @@ class Trunk(nn.Module):
     self,
     tokens_BT: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: Any = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
@@ -93,7 +93,7 @@ class Trunk(nn.Module):
       self.param(
         "layers",
         lambda key: parallel.stack(
-          lambda k: one.init(k, row_BTD, positions, masks.packed(positions))[
+          lambda k: one.init(k, row_BTD, positions, masks.Packed(positions))[
             "params"
           ],
           key,
@@ -127,7 +127,7 @@ class Trunk(nn.Module):
     lm_params: Any,
     x_BTD: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: Any = None,
     tap_probe: jax.Array | None = None,
     keeps_rows: bool = False,

@@ -166,7 +166,7 @@ def _fill(model, lm, rows, states_NTD, done, batch_size, report, note) -> None:
   @jax.jit
   def tap_of(lm: Any, batch: dict[str, jax.Array]) -> jax.Array:
     return model.apply_trunk(
-      lm, batch["tokens"], batch["positions"], masks.packed(batch["segments"])
+      lm, batch["tokens"], batch["positions"], masks.Packed(batch["segments"])
     ).tap_BTD
 
   done -= done % batch_size

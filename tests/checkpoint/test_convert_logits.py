@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_published_forward(tmp_path, family, changes):
   tokens_BT = jnp.asarray(ids_T)[None]
   positions_BT = jnp.arange(13)[None]
   hidden_BTD = model.apply_trunk(
-    params["lm"], tokens_BT, positions_BT, masks.packed(tokens_BT * 0 + 1)
+    params["lm"], tokens_BT, positions_BT, masks.Packed(tokens_BT * 0 + 1)
   ).hidden_BTD
   got_TV = model.trunk.logits(params["lm"], hidden_BTD)[0]
   error = np.max(np.abs(np.asarray(got_TV, np.float64) - expected_TV))

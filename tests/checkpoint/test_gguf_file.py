@@ -57,7 +57,7 @@ def logits(source, ids_T):
   model, params = load(source)
   tokens_BT = jnp.asarray(ids_T)[None]
   positions_BT = jnp.arange(len(ids_T))[None]
-  mask = masks.packed(jnp.ones_like(tokens_BT))
+  mask = masks.Packed(jnp.ones_like(tokens_BT))
   out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
   return model.trunk.logits(params["lm"], out.hidden_BTD)[0]
 

@@ -51,7 +51,7 @@ def logits():
   @functools.partial(jax.jit, static_argnames="n")
   def all_logits(params, tokens_BT, start, n):
     positions_BT = jnp.arange(PADDED)[None]
-    mask = masks.packed(jnp.ones_like(tokens_BT))
+    mask = masks.Packed(jnp.ones_like(tokens_BT))
     out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
     rows_BND = jax.lax.dynamic_slice_in_dim(out.hidden_BTD, start, n, axis=1)
     return model.trunk.logits(params["lm"], rows_BND)[0]

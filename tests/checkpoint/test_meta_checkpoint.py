@@ -152,7 +152,7 @@ def ours(source, ids, mesh=None):
 
   def logits(params, tokens_BT):
     positions_BT = jnp.arange(tokens_BT.shape[1])[None]
-    mask = masks.packed(jnp.ones_like(tokens_BT))
+    mask = masks.Packed(jnp.ones_like(tokens_BT))
     out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
     found = [model.trunk.logits(params["lm"], out.hidden_BTD)]
     for m in range(source.heads.n_extra):

@@ -90,7 +90,7 @@ def a_batch():
 
 def by_hand(model, target, params, batch):
   """(loss, targets in the top two) per offset, all logits at once, NumPy."""
-  context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
+  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
   out = model.apply_trunk(
     params["lm"], batch["tokens"], context.positions_BT, context.mask
   )

@@ -29,7 +29,7 @@ DEPTHS, TOKENS = 3, 64
 def from_scratch(params, tokens_BT):
   """Tap states, and the heads' logits, keys and values at all rows."""
   positions_BT = jnp.broadcast_to(jnp.arange(TOKENS), tokens_BT.shape)
-  context = HeadContext(positions_BT, masks.packed(jnp.ones_like(tokens_BT)))
+  context = HeadContext(positions_BT, masks.Packed(jnp.ones_like(tokens_BT)))
   lm = params["lm"]
   tap_BTD = MODEL.trunk.apply(
     {"params": lm}, tokens_BT, positions_BT, context.mask

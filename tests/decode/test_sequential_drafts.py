@@ -72,7 +72,7 @@ def from_scratch(params, tokens_BT):
   """Logits [M, B, T, V] of all heads at all rows, as in training."""
   context = HeadContext(
     jnp.broadcast_to(jnp.arange(TOKENS), tokens_BT.shape),
-    masks.packed(jnp.ones_like(tokens_BT)),
+    masks.Packed(jnp.ones_like(tokens_BT)),
   )
   lm = params["lm"]
   out = MODEL.apply_trunk(lm, tokens_BT, context.positions_BT, context.mask)

@@ -36,7 +36,7 @@ def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
     params["lm"],
     tokens_BQ,
     length_B[:, None] + depth_Q,
-    masks.tree(ancestors_QQ, length_B),
+    masks.Tree(ancestors_QQ, length_B),
     cache,
   )
   return MODEL.trunk.logits(params["lm"], out.hidden_BTD)
@@ -50,7 +50,7 @@ def text_logits(lm_params, tokens_T):
     {"params": lm_params},
     tokens_T[None],
     positions_1T,
-    masks.packed(jnp.ones((1, REPLAYED), jnp.int32)),
+    masks.Packed(jnp.ones((1, REPLAYED), jnp.int32)),
   )
   return MODEL.trunk.logits(lm_params, out.hidden_BTD)[0]
 

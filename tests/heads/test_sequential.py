@@ -130,7 +130,7 @@ def chain_by_hand(model, params, ids):
   lm, n = params["lm"], len(ids)
   hidden_TD = model.apply_trunk(
     lm, jnp.asarray(ids)[None], jnp.arange(n)[None],
-    masks.packed(jnp.ones((1, n), jnp.int32)),
+    masks.Packed(jnp.ones((1, n), jnp.int32)),
   ).hidden_BTD[0]  # fmt: skip
   states = [hidden_TD]
   for k in range(1, min(n, 4)):
@@ -210,7 +210,7 @@ def test_states_given_stand_for_the_trunk(targets):
   model, batch, params = a_model(), a_batch(), parameters()
   states = jax.jit(model.apply_trunk)(
     params["lm"], batch["tokens"], batch["positions"],
-    masks.packed(batch["segments"]),
+    masks.Packed(batch["segments"]),
   ).tap_BTD  # fmt: skip
   arguments = params, jnp.zeros(4), batch
   run = value_and_gradients(model, "fused", targets, True)(*arguments)
@@ -237,7 +237,7 @@ def test_teachers_are_the_same_in_every_mode():
 def test_a_probe_reads_what_the_heads_from_it_on_send_back():
   model, params, batch = a_model(), parameters(), a_batch()
   _, (_, squared_M) = value_and_gradients(model)(params, jnp.zeros(4), batch)
-  context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
+  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
   targets = losses.batch_targets(batch, OFFSETS)
   coefficients_M = jnp.array(WEIGHTS) * losses.offset_coefficients(
     targets.counts_M, ()
@@ -285,7 +285,7 @@ def test_a_row_sees_its_document_up_to_the_token_it_is_told():
   model, params = a_model(), parameters()
   segments_BT = np.array([[1] * 5 + [2] * 7])
   positions_BT = jnp.asarray(tiny.positions(segments_BT))
-  context = HeadContext(positions_BT, masks.packed(jnp.asarray(segments_BT)))
+  context = HeadContext(positions_BT, masks.Packed(jnp.asarray(segments_BT)))
   direction_D = np.random.default_rng(1).normal(size=D)
   tokens_BT = np.random.default_rng(0).permutation(V)[:T][None]
 
@@ -419,6 +419,6 @@ def test_a_head_alone_is_one_line():
   with pytest.raises(UserError, match="^heads.kind: 'sequential'") as error:
     model.apply_head(
       own, params["lm"]["final_norm"], jnp.zeros((1, 2, D)),
-      HeadContext(ones, masks.packed(ones)),
+      HeadContext(ones, masks.Packed(ones)),
     )  # fmt: skip
   assert "\n" not in str(error.value)

@@ -35,7 +35,7 @@ def logits(loaded, ids_T):
     loaded.params["lm"],
     tokens_BT,
     jnp.arange(len(ids_T))[None],
-    masks.packed(tokens_BT * 0 + 1),
+    masks.Packed(tokens_BT * 0 + 1),
   ).hidden_BTD
   return loaded.model.trunk.logits(loaded.params["lm"], hidden_BTD)[0]
 

@@ -57,7 +57,7 @@ def test_shares_are_those_of_teacher_forced_heads(in_tiny_root):
   n = len(requests[0].ids)
   assert row["tokens"] == 24
   context = HeadContext(
-    np.arange(len(ids))[None], masks.packed(np.ones((1, len(ids)), int))
+    np.arange(len(ids))[None], masks.Packed(np.ones((1, len(ids)), int))
   )
   out = model.apply_trunk(
     params["lm"], ids[None], context.positions_BT, context.mask

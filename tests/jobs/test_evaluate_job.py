@@ -26,7 +26,7 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
 
   @jax.jit
   def states_of(row):
-    context = HeadContext(row["positions"], masks.packed(row["segments"]))
+    context = HeadContext(row["positions"], masks.Packed(row["segments"]))
     trunk = head.apply_trunk(
       params["lm"], row["tokens"], row["positions"], context.mask
     )

@@ -118,7 +118,7 @@ def test_probes_are_the_norms_of_each_offsets_gradient(tap):
   (_, sums), (_, squared_M) = run(batch, weights_M)
 
   lm = params["lm"]
-  context = HeadContext(batch["positions"], masks.packed(batch["segments"]))
+  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
   out = jax.jit(
     lambda lm: model.trunk.apply(
       {"params": lm}, batch["tokens"], batch["positions"], context.mask
@@ -171,7 +171,7 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
   # A plain language model: embedding, blocks in a loop, norm, unembedding.
   batch = packed([documents(3, 4), documents(5, 6), documents(12)])
   targets = losses.batch_targets(batch, (1,))
-  mask = masks.packed(batch["segments"])
+  mask = masks.Packed(batch["segments"])
   count = int(targets.counts_M[0])
 
   def plain(params):

@@ -81,7 +81,7 @@ def loss_of(model, mode, chunk_tokens=5, z_loss=0.01, factor=1.0):
       inputs,
       targets,
       coefficients_M,
-      HeadContext(batch["positions"], masks.packed(batch["segments"])),
+      HeadContext(batch["positions"], masks.Packed(batch["segments"])),
       mode=mode,
       chunk_tokens=chunk_tokens,
       z_loss=z_loss,

@@ -71,7 +71,7 @@ def by_hand(model, targets, batch):
   def f(params):
     lm, heads = params["lm"], params["heads"]
     out = model.apply_trunk(
-      lm, batch["tokens"], batch["positions"], masks.packed(batch["segments"])
+      lm, batch["tokens"], batch["positions"], masks.Packed(batch["segments"])
     )
     x = out.hidden_BTD
     normed = x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
@@ -139,7 +139,7 @@ def test_states_given_stand_for_the_trunk(tap):
   params = tiny.random_params(model.abstract(), 6)
   states = model.apply_trunk(
     params["lm"], batch["tokens"], batch["positions"],
-    masks.packed(batch["segments"]),
+    masks.Packed(batch["segments"]),
   ).tap_BTD  # fmt: skip
   run = value_and_gradients(model, "fused", "teacher_soft", True)(params)
   given = value_and_gradients(model, "fused", "teacher_soft", True, states)
@@ -161,7 +161,7 @@ def test_heads_of_a_pretrained_model_begin_as_its_next_token_output():
     tokens_BT = jnp.arange(10).reshape(2, 5)
 
     context = HeadContext(
-      jnp.tile(jnp.arange(5), (2, 1)), masks.packed(jnp.ones((2, 5), int))
+      jnp.tile(jnp.arange(5), (2, 1)), masks.Packed(jnp.ones((2, 5), int))
     )
     out = model.apply_trunk(
       params["lm"], tokens_BT, context.positions_BT, context.mask

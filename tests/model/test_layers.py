@@ -95,7 +95,7 @@ def test_a_block_is_multi_head_attention_written_with_loops(n_kv_heads, x64):
   segments_BT = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 3, 3, 0]])
   positions_BT = tiny.positions(segments_BT)
   layer = Block(config)
-  mask = masks.packed(jnp.asarray(segments_BT))
+  mask = masks.Packed(jnp.asarray(segments_BT))
   params = tiny.random_params(
     jax.eval_shape(
       lambda key: layer.init(key, x_BTD, positions_BT, mask)["params"],

@@ -29,7 +29,7 @@ def trunk_of(tap="before_last", n_layers=3, **changes):
 def params_of(n_layers=3):
   abstract = jax.eval_shape(
     lambda key: trunk_of(n_layers=n_layers).init(
-      key, TOKENS_BT, POSITIONS_BT, masks.packed(jnp.asarray(SEGMENTS_BT))
+      key, TOKENS_BT, POSITIONS_BT, masks.Packed(jnp.asarray(SEGMENTS_BT))
     )["params"],
     jax.random.key(0),
   )
@@ -41,7 +41,7 @@ def run(trunk, params):
     {"params": params},
     TOKENS_BT,
     POSITIONS_BT,
-    masks.packed(jnp.asarray(SEGMENTS_BT)),
+    masks.Packed(jnp.asarray(SEGMENTS_BT)),
   )
 
 
@@ -116,7 +116,7 @@ def test_layers_in_a_loop_are_layers_in_a_scan(tap):
       {"params": layer},
       x_BTD,
       POSITIONS_BT,
-      masks.packed(jnp.asarray(SEGMENTS_BT)),
+      masks.Packed(jnp.asarray(SEGMENTS_BT)),
     )
   tiny.assert_close(x_BTD, scanned.hidden_BTD, 1e-6)
 
@@ -125,7 +125,7 @@ def test_tied_embeddings_are_the_transposed_table():
   trunk = trunk_of(tied_embeddings=True)
   abstract = jax.eval_shape(
     lambda key: trunk.init(
-      key, TOKENS_BT, POSITIONS_BT, masks.packed(jnp.asarray(SEGMENTS_BT))
+      key, TOKENS_BT, POSITIONS_BT, masks.Packed(jnp.asarray(SEGMENTS_BT))
     )["params"],
     jax.random.key(0),
   )
@@ -177,7 +177,7 @@ def tree_case():
       {"params": params},
       batch["tokens"],
       batch["positions"],
-      masks.packed(batch["segments"]),
+      masks.Packed(batch["segments"]),
     )
   )(batch)
 
@@ -201,7 +201,7 @@ def tree_case():
       {"params": params},
       tree_BQ,
       np.array(LENGTHS)[:, None] + depth_Q,
-      masks.tree(jnp.asarray(ancestors()), jnp.array(LENGTHS)),
+      masks.Tree(jnp.asarray(ancestors()), jnp.array(LENGTHS)),
       cache=cache,
     )
 
@@ -279,16 +279,16 @@ def test_a_second_pass_stands_on_the_first(is_stacked):
   if not is_stacked:
     params = params | {"layers": unstack_layers(params["layers"])}
   whole = trunk.run(
-    params, trunk.embed(params, tokens_BT), positions_BT, masks.packed(ones_BT)
+    params, trunk.embed(params, tokens_BT), positions_BT, masks.Packed(ones_BT)
   )
   first = trunk.run(
     params, trunk.embed(params, tokens_BT[:, :4]), positions_BT[:, :4],
-    masks.packed(ones_BT[:, :4]), keeps_rows=True,
+    masks.Packed(ones_BT[:, :4]), keeps_rows=True,
   )  # fmt: skip
   causal = jnp.tril(jnp.ones((n - 4, n - 4), bool))
   second = trunk.run(
     params, trunk.embed(params, tokens_BT[:, 4:]), positions_BT[:, 4:],
-    masks.tree(causal, jnp.full(len(tokens_BT), 4)), cache=first.rows,
+    masks.Tree(causal, jnp.full(len(tokens_BT), 4)), cache=first.rows,
   )  # fmt: skip
   for got, want in (
     (first.hidden_BTD, whole.hidden_BTD[:, :4]),

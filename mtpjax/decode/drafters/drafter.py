@@ -9,7 +9,7 @@ import jax
 from mtpjax.decode.drafters.drafts import Candidates, Drafts
 from mtpjax.decode.tree import Tree
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model.masks import AttentionMask
+from mtpjax.model.masks import Mask
 
 
 class Prompts(NamedTuple):
@@ -26,7 +26,7 @@ class Prompts(NamedTuple):
 
   tap_BTD: jax.Array
   positions_BT: jax.Array
-  mask: AttentionMask
+  mask: Mask
   tokens_BS: jax.Array
   prompt_length_B: jax.Array
   length_B: jax.Array

@@ -104,7 +104,7 @@ def draft_logits(
   for m in range(active):
     context = HeadContext(
       position_B[:, None],
-      masks.tree(itself, position_B),
+      masks.Tree(itself, position_B),
       caches[m] if caches else None,
     )
     hidden.append(

@@ -204,7 +204,7 @@ def _run_slots(
   )
   context = HeadContext(
     start_B[:, None] + slots_J,
-    masks.tree(jnp.tril(jnp.ones((j, j), bool)), start_B),
+    masks.Tree(jnp.tril(jnp.ones((j, j), bool)), start_B),
     cache_,
     model.trunk.embed(params["lm"], told_BJ),
   )

@@ -83,7 +83,7 @@ def _ranks_of_text(
 ) -> jax.Array:
   """Returns [T, M]: the rank of token s + 1 + d at row s and depth d."""
   tokens_BT, positions_BT = tokens_T[None], jnp.arange(len(tokens_T))[None]
-  context = HeadContext(positions_BT, masks.packed(jnp.ones_like(tokens_BT)))
+  context = HeadContext(positions_BT, masks.Packed(jnp.ones_like(tokens_BT)))
   lm = params["lm"]
   out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
   keys_B = noise.request_key(seed, index)[None]

@@ -53,7 +53,7 @@ def score_rows(
     lm_params,
     tokens_BT,
     positions_BT,
-    masks.packed(is_text_BT.astype(jnp.int32)),
+    masks.Packed(is_text_BT.astype(jnp.int32)),
   )
 
   def score(x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -74,7 +74,7 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
       inputs,
       targets,
       coefficients_M,
-      HeadContext(batch["positions"], masks.packed(batch["segments"])),
+      HeadContext(batch["positions"], masks.Packed(batch["segments"])),
       mesh=model.mesh,
       mode=mode,
       chunk_tokens=config.loss.chunk_tokens,

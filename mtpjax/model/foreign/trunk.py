@@ -40,7 +40,7 @@ class ForeignTrunk:
     key: jax.Array,
     tokens_BT: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
   ) -> dict[str, Any]:
     """Initialises the parameters, each in the box that names its axes.
 
@@ -107,7 +107,7 @@ class ForeignTrunk:
     variables: Mapping[str, Any],
     tokens_BT: jax.Array,
     positions_BT: jax.Array,
-    mask: masks.AttentionMask,
+    mask: masks.Mask,
     cache: Cache = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
@@ -166,9 +166,7 @@ class ForeignTrunk:
 
   def _allowed(self, mask, positions_BT, cache) -> jax.Array:
     capacity = cache[0].keys_BKSH.shape[2] if cache else 0
-    return masks.allowed(
-      mask, positions_BT, capacity, self.config.sliding_window
-    )
+    return mask.allowed(positions_BT, capacity, self.config.sliding_window)
 
   def _constrain(self, x_BTD: jax.Array) -> jax.Array:
     return parallel.constrain(
@@ -205,7 +203,7 @@ class ForeignTrunk:
     c = self.config
     one_BT = jnp.zeros((1, 1), jnp.int32)
     out = jax.eval_shape(
-      lambda lm: self._run(lm, one_BT, one_BT, masks.packed(one_BT), None),
+      lambda lm: self._run(lm, one_BT, one_BT, masks.Packed(one_BT), None),
       lm_params,
     )
     shapes = [leaf.shape for leaf in jax.tree.leaves(out.rows)]
