@@ -9,6 +9,7 @@ import pytest
 
 import mtpjax
 from mtpjax import cli, decode
+from mtpjax import config as config_lib
 from mtpjax.budget import Calibration, Choice, Entry, Level, PassCosts
 from mtpjax.checkpoint import WorkDir
 from mtpjax.config import Heads
@@ -244,14 +245,28 @@ def test_mistakes_are_one_line(in_tiny_root, fails):
 def test_what_heads_cost_is_told_from_what_nodes_cost(monkeypatch):
   """Passes of known cost: 1 ms, a tenth per further node, 0.2 per head."""
 
-  def known(model, params, requests, trees, repeats):
-    return [(t.size, 1 + 0.1 * (t.size - 1) + 0.2 * t.max_depth) for t in trees]
+  def known(model, params, requests, trees, repeats, others):
+    fed = [(t.size, 1 + 0.1 * (t.size - 1) + 0.2 * t.max_depth) for t in trees]
+    # Other drafters cost what they cost: nothing is told apart.
+    return fed + [(tree.size, 7.0 + tree.size) for _, tree in others]
 
   monkeypatch.setattr(calibrate, "measure_pass_costs", known)
   model = types.SimpleNamespace(heads=Heads(offsets=(1, 2, 3, 4)))
-  loaded = types.SimpleNamespace(model=model, decode_params=None)
+  loaded = types.SimpleNamespace(
+    model=model, decode_params=None,
+    config=types.SimpleNamespace(decode=config_lib.Decode()),
+  )  # fmt: skip
+  found = {("lookup", 4): 2.5, ("lookup", 7): 3.0}
+  modes = {"lookup": decode.MODES["lookup"], "next": decode.MODES["next"]}
+  monkeypatch.setattr(decode, "MODES", modes)
   trees = [decode.Tree.chain(n) for n in range(4)]
-  costs = calibrate._measure(loaded, [], trees, 1)
+  costs, others = calibrate._measure(
+    loaded, [], trees, 1, lambda mode, tree: found[mode, tree.max_depth]
+  )
+  assert others == [
+    Level(decode.Tree.chain(4), 2.5, 12.0, "lookup"),
+    Level(decode.Tree.chain(7), 3.0, 15.0, "lookup"),
+  ]
   assert costs.head_secs == pytest.approx(0.2)
   for nodes in (1, 2, 4):
     for heads in (0, 3):

@@ -8,8 +8,7 @@ import tiny_runs as runs
 
 from mtpjax import config as config_lib
 from mtpjax.errors import UserError
-from mtpjax.jobs import train as train_job
-from mtpjax.train import make_train_step
+from mtpjax.train import make_train_step, program
 from mtpjax.train.loop import _ways_out
 
 
@@ -52,7 +51,7 @@ def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
 
     return wrapped
 
-  monkeypatch.setattr(train_job, "make_train_step", breaks_at_7)
+  monkeypatch.setattr(program, "make_train_step", breaks_at_7)
   with pytest.raises(UserError) as error:
     runs.run(made, tmp_path)
   text = runs.one_line(error)
@@ -66,7 +65,7 @@ def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
   assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
   assert max(line["step"] for line in runs.lines(tmp_path)) == 6
   # With the fault gone the run goes on.
-  monkeypatch.setattr(train_job, "make_train_step", make_train_step)
+  monkeypatch.setattr(program, "make_train_step", make_train_step)
   if where == "lm":
     result, printed = runs.run(made, tmp_path)
     assert "from step 5" in printed and result["step"] == 20
@@ -95,7 +94,7 @@ def test_a_bad_step_just_before_a_save_is_not_saved(
 
     return wrapped
 
-  monkeypatch.setattr(train_job, "make_train_step", breaks_at_10)
+  monkeypatch.setattr(program, "make_train_step", breaks_at_10)
   with pytest.raises(UserError, match="^step 10: .* is step 5"):
     runs.run(made, tmp_path)
   # The steps that led there are written, though their window was open.

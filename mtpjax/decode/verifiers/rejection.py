@@ -79,7 +79,7 @@ class Rejection(Verifier):
     inner_P = np.flatnonzero(tree.has_child_QC.any(axis=1))
     target_BPV = target_BQV[:, inner_P]
     from_I = np.array(drawn_from or tree.depth_Q[1:] - 1, int)
-    draft_BPV = draft_BMV[:, from_I[tree.children_QC[inner_P, 0] - 1]]
+    draft_BPV = draft_BMV[:, from_I[tree.children_QC[inner_P, :1].ravel() - 1]]
     accept_BQ = jnp.ones(tokens_BQ.shape, target_BQV.dtype)
     for has_P, child_P in zip(
       tree.has_child_QC[inner_P].T, tree.children_QC[inner_P].T, strict=True
