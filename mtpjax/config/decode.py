@@ -31,7 +31,7 @@ class Decode:
     "file of rank paths",
   )
   draft_length: int = _field(
-    0, "tokens drafted by chain, lookup and merged; 0 takes all heads, or 4"
+    0, "tokens drafted by chain, lookup, merged; 0 takes all heads, 4, 7"
   )
   lookup_ngram: int = _field(
     3, "longest n-gram that lookup searches for, from 1 to 16"

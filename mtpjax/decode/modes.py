@@ -17,7 +17,7 @@ from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
 _LOOKUP_LENGTH = 4
-_MERGED_LENGTH = 4
+_MERGED_LENGTH = 7
 _MERGED_NGRAM = 8
 
 
