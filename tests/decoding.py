@@ -16,7 +16,7 @@ from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
 from mtpjax.decode import batch as batches
 from mtpjax.decode import step as steps
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 V, D = 11, 16
 BLOCK = config_lib.Heads(matched=False)
@@ -172,8 +172,7 @@ def _forward(trunk):
     out = trunk.apply(
       {"params": lm_params},
       tokens_BT,
-      positions_BT,
-      masks.Packed(jnp.ones_like(tokens_BT)),
+      Placement.packed(positions_BT, jnp.ones_like(tokens_BT)),
     )
     return trunk.logits(lm_params, out.hidden_BTD)
 

@@ -12,7 +12,7 @@ from mtpjax.decode.sampling import Tables, choose
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState, token_logprobs
 from mtpjax.decode.tree import Tree
-from mtpjax.model import cache, masks
+from mtpjax.model import Placement, cache
 
 
 def prefill(
@@ -38,8 +38,8 @@ def prefill(
   model, n = spec.model, prompt_BT.shape[1]
   positions_BT = jnp.broadcast_to(jnp.arange(n), prompt_BT.shape)
   is_prompt_BT = positions_BT < state.prompt_length_B[:, None]
-  mask = masks.Packed(is_prompt_BT.astype(jnp.int32))
-  out = model.apply_trunk(params["lm"], prompt_BT, positions_BT, mask)
+  placement = Placement.packed(positions_BT, is_prompt_BT.astype(jnp.int32))
+  out = model.apply_trunk(params["lm"], prompt_BT, placement)
   last_B11 = (state.prompt_length_B - 1)[:, None, None]
   hidden_B1D = jnp.take_along_axis(out.hidden_BTD, last_B11, axis=1)
   logits_B1V = model.trunk.logits(params["lm"], hidden_B1D)
@@ -64,7 +64,7 @@ def prefill(
     jnp.zeros_like(state.length_B),
   )
   prompts = Prompts(
-    out.tap_BTD, positions_BT, mask, state.tokens_BS, state.prompt_length_B,
+    out.tap_BTD, placement, state.tokens_BS, state.prompt_length_B,
     state.length_B,
   )  # fmt: skip
   return state.replace(

@@ -11,7 +11,7 @@ from mtpjax.decode.drafters import Candidates, Committed, Context, Drafts
 from mtpjax.decode.sampling import Tables, choose, final_logits
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState, token_logprobs
-from mtpjax.model import TrunkOutput, cache, masks
+from mtpjax.model import Placement, TrunkOutput, cache, masks
 
 
 def step(
@@ -111,8 +111,10 @@ def run_tree(
   out = model.apply_trunk(
     params["lm"],
     tokens_BQ,
-    state.length_B[:, None] + jnp.asarray(tree.depth_Q),
-    masks.Tree(jnp.asarray(tree.ancestors_QQ), state.length_B),
+    Placement(
+      state.length_B[:, None] + jnp.asarray(tree.depth_Q),
+      masks.Tree(jnp.asarray(tree.ancestors_QQ), state.length_B),
+    ),
     state.cache,
   )
   return out, model.trunk.logits(params["lm"], out.hidden_BTD)

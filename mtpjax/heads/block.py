@@ -24,9 +24,7 @@ class BlockHead(nn.Module):
 
   def __call__(self, hidden_BTD: jax.Array, context: HeadContext) -> jax.Array:
     """Maps tapped hidden states [B, T, D] to those the norm follows."""
-    out_BTD, _ = self.layer(
-      hidden_BTD, context.positions_BT, context.mask, context.cache
-    )
+    out_BTD, _ = self.layer(hidden_BTD, context.placement, context.cache)
     return out_BTD
 
   def rows(self, hidden_BTD: jax.Array, positions_BT: jax.Array) -> KeyValues:

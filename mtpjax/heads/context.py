@@ -3,22 +3,20 @@
 import jax
 from flax import struct
 
-from mtpjax.model import attention, masks
+from mtpjax.model import KeyValues, Placement
 
 
 class HeadContext(struct.PyTreeNode):
-  """Positions and mask of the rows a head runs on.
+  """The rows a head runs on, and what else it may read.
 
   Attributes:
-    positions_BT: positions within the document.
-    mask: who reads whom.
+    placement: of the rows.
     cache: the head's own keys and values in decoding; None in training and
       for kinds that keep none.
     ahead_BTD: embeddings of the tokens that a sequential head is given, those
       k ahead of the rows; None for other kinds.
   """
 
-  positions_BT: jax.Array
-  mask: masks.Mask
-  cache: attention.KeyValues | None = None
+  placement: Placement
+  cache: KeyValues | None = None
   ahead_BTD: jax.Array | None = None

@@ -19,9 +19,9 @@ from mtpjax.heads.kinds import kind_of
 from mtpjax.heads.wiring import Wiring
 from mtpjax.model import (
   KeyValues,
+  Placement,
   Trunk,
   TrunkOutput,
-  masks,
   unembed,
   unembedding_of,
 )
@@ -141,11 +141,9 @@ class MultiTokenModel:
     return depth, extra - removed * layer
 
   def _example(self) -> tuple[jax.Array, HeadContext]:
-    positions_BT = jnp.zeros((1, 1), jnp.int32)
     hidden_BTD = jnp.zeros((1, 1, self.config.d_model), self.config.dtype)
     context = HeadContext(
-      positions_BT,
-      masks.Packed(positions_BT),
+      Placement.whole(jnp.zeros((1, 1), jnp.int32)),
       ahead_BTD=hidden_BTD if self.wiring.reads_embeddings else None,
     )
     return hidden_BTD, context
@@ -190,10 +188,8 @@ class MultiTokenModel:
     return {"lm": lm, "heads": heads}
 
   def _init_lm(self, key: jax.Array) -> Any:
-    _, context = self._example()
-    return self.trunk.init(
-      key, context.positions_BT, context.positions_BT, context.mask
-    )["params"]
+    one_BT = jnp.zeros((1, 1), jnp.int32)
+    return self.trunk.init(key, one_BT, Placement.whole(one_BT))["params"]
 
   def _copies_of_unembedding(self, lm: Any, box: Any) -> Any:
     original_DV = self.trunk.unembedding(parallel.unbox(lm))
@@ -217,14 +213,13 @@ class MultiTokenModel:
     self,
     lm_params: Any,
     tokens_BT: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: tuple[KeyValues, ...] | None = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
     """Runs the trunk; see `Trunk.__call__`."""
     out = self.trunk.apply(
-      {"params": lm_params}, tokens_BT, positions_BT, mask, cache, tap_probe
+      {"params": lm_params}, tokens_BT, placement, cache, tap_probe
     )
     return cast(TrunkOutput, out)
 
@@ -241,7 +236,7 @@ class MultiTokenModel:
       head_params: parameters of one head, `unembedding` not needed.
       norm_params: those of the final norm, params["lm"]["final_norm"].
       tap_BTD: tapped hidden states.
-      context: positions and mask.
+      context: of the rows.
 
     Returns:
       Hidden states [B, T, D] ready for the unembedding.

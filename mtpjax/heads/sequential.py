@@ -86,8 +86,5 @@ class SequentialHead(nn.Module):
       axis=-1,
     )
     return self.layer(
-      self.projection(joined_BTE),
-      context.positions_BT,
-      context.mask,
-      context.cache,
+      self.projection(joined_BTE), context.placement, context.cache
     )

@@ -64,7 +64,7 @@ class Wiring:
         are not needed.
       tap_BTD: tapped states of the texts.
       tokens_BT: the texts, packed.
-      context: positions and mask of their rows.
+      context: of their rows.
       probes_M: floats [M - 1]; see `gradient_probe`.
 
     Returns:

@@ -11,7 +11,7 @@ from mtpjax.losses.inputs import Head, HeadInputs, split_unembeddings
 from mtpjax.losses.multi_offset import multi_offset_loss
 from mtpjax.losses.readout import OffsetSums, Readout
 from mtpjax.losses.targets import Source, Targets, shift_targets, target_of
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 
 def batch_targets(
@@ -57,15 +57,15 @@ def model_loss(
     The loss, and sums per offset for reading.
   """
   trunk, lm = model.trunk, params["lm"]
-  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
+  placement = Placement.packed(batch["positions"], batch["segments"])
+  context = HeadContext(placement)
   if "hidden" in batch:
     tap_BTD = hidden_BTD = batch["hidden"]
   else:
     out = model.apply_trunk(
       lm,
       batch["tokens"],
-      batch["positions"],
-      context.mask,
+      placement,
       tap_probe=probes_M[0] if "lm" in trained else None,
     )
     tap_BTD, hidden_BTD = out.tap_BTD, out.hidden_BTD

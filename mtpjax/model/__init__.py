@@ -3,6 +3,7 @@
 from mtpjax.model.attention import KeyValues
 from mtpjax.model.block import Block
 from mtpjax.model.linear import transpose_kernels
+from mtpjax.model.placement import Placement
 from mtpjax.model.probe import gradient_probe
 from mtpjax.model.trunk import (
   Trunk,
@@ -16,6 +17,7 @@ from mtpjax.model.trunk import (
 __all__ = [
   "Block",
   "KeyValues",
+  "Placement",
   "Trunk",
   "TrunkOutput",
   "gradient_probe",

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 from flax import struct
 
 from mtpjax import config as config_lib
-from mtpjax.model import linear, masks, norm, rope
+from mtpjax.model import linear, norm, rope
+from mtpjax.model.placement import Placement
 
 
 class KeyValues(struct.PyTreeNode):
@@ -25,8 +26,7 @@ class KeyValues(struct.PyTreeNode):
 def attend(
   q_BTNH: jax.Array,
   new: KeyValues,
-  mask: masks.Mask,
-  positions_BT: jax.Array,
+  placement: Placement,
   cache: KeyValues | None,
   implementation: Any,
   window: int = 0,
@@ -36,8 +36,7 @@ def attend(
   Args:
     q_BTNH: rotated queries.
     new: rotated keys and the values of this pass, T rows.
-    mask: who reads whom.
-    positions_BT: positions within the document.
+    placement: of the T rows.
     cache: keys and values of earlier passes, only read; None without.
     implementation: "xla" or "cudnn", for passes without a cache.
     window: positions a query looks back on; 0 is all.
@@ -46,7 +45,7 @@ def attend(
     [B, T, N, H] in the dtype of the queries; the softmax is at least float32.
   """
   capacity = 0 if cache is None else cache.keys_BKSH.shape[2]
-  allowed_B1TS = mask.allowed(positions_BT, capacity, window)
+  allowed_B1TS = placement.allowed(capacity, window)
   if cache is not None:
     return _attend_cached(q_BTNH, new, allowed_B1TS, cache)
   return jax.nn.dot_product_attention(
@@ -136,18 +135,17 @@ class Attention(nn.Module):
   def __call__(
     self,
     x_BTD: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: KeyValues | None = None,
   ) -> tuple[jax.Array, KeyValues]:
     """Returns the attention output [B, T, D] and this pass's rows."""
     q_BTNH = self.query(x_BTD)
     if self.config.qk_norm:
       q_BTNH = self.query_norm(q_BTNH)
-    q_BTNH = self._rotate(q_BTNH, positions_BT)
-    new = self.rows(x_BTD, positions_BT)
+    q_BTNH = self._rotate(q_BTNH, placement.positions_BT)
+    new = self.rows(x_BTD, placement.positions_BT)
     y_BTNH = attend(
-      q_BTNH, new, mask, positions_BT, cache,
+      q_BTNH, new, placement, cache,
       self.config.attention, self.config.sliding_window,
     )  # fmt: skip
     return self.out(y_BTNH), new

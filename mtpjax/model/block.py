@@ -4,7 +4,8 @@ import flax.linen as nn
 import jax
 
 from mtpjax import config as config_lib
-from mtpjax.model import attention, masks, mlp, norm
+from mtpjax.model import attention, mlp, norm
+from mtpjax.model.placement import Placement
 
 
 class Block(nn.Module):
@@ -29,23 +30,19 @@ class Block(nn.Module):
   def __call__(
     self,
     x_BTD: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: attention.KeyValues | None = None,
   ) -> tuple[jax.Array, attention.KeyValues]:
     """Runs the layer.
 
     Args:
       x_BTD: hidden states.
-      positions_BT: positions within the document.
-      mask: who reads whom.
+      placement: of the rows.
       cache: keys and values of earlier passes, only read.
 
     Returns:
       The new hidden states [B, T, D], and the keys and values of this pass.
     """
-    y_BTD, new = self.attention(
-      self.attention_norm(x_BTD), positions_BT, mask, cache
-    )
+    y_BTD, new = self.attention(self.attention_norm(x_BTD), placement, cache)
     x_BTD = x_BTD + y_BTD
     return x_BTD + self.mlp(self.mlp_norm(x_BTD)), new

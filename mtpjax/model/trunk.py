@@ -15,7 +15,8 @@ from flax import struct
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
-from mtpjax.model import block, linear, masks, norm
+from mtpjax.model import block, linear, norm
+from mtpjax.model.placement import Placement
 from mtpjax.model.probe import gradient_probe
 
 _CHECKPOINT_POLICIES = {
@@ -59,8 +60,7 @@ class Trunk(nn.Module):
   def __call__(
     self,
     tokens_BT: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: Any = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
@@ -68,8 +68,7 @@ class Trunk(nn.Module):
 
     Args:
       tokens_BT: token ids.
-      positions_BT: positions within the document.
-      mask: who reads whom.
+      placement: of the rows.
       cache: see `run`.
       tap_probe: a float scalar whose gradient becomes the squared norm of the
         gradient that offset 1 sends to the tap.
@@ -87,15 +86,13 @@ class Trunk(nn.Module):
       jnp.dtype(c.param_dtype),
     )
     if self.is_initializing():
-      one, layer = block.Block(c, parent=None), (1, 1)
-      row_BTD = jnp.zeros((*layer, c.d_model), c.dtype)
-      positions = jnp.zeros(layer, jnp.int32)
+      one = block.Block(c, parent=None)
+      row_BTD = jnp.zeros((1, 1, c.d_model), c.dtype)
+      place = Placement.whole(jnp.zeros((1, 1), jnp.int32))
       self.param(
         "layers",
         lambda key: parallel.stack(
-          lambda k: one.init(k, row_BTD, positions, masks.Packed(positions))[
-            "params"
-          ],
+          lambda k: one.init(k, row_BTD, place)["params"],
           key,
           self.n_layers,
           "layers",
@@ -104,8 +101,7 @@ class Trunk(nn.Module):
       self._init_output()
     lm_params = parallel.unbox(dict(self.variables["params"]))
     return self.run(
-      lm_params, self.embed(lm_params, tokens_BT), positions_BT, mask, cache,
-      tap_probe,
+      lm_params, self.embed(lm_params, tokens_BT), placement, cache, tap_probe,
     )  # fmt: skip
 
   def embed(self, lm_params: Any, tokens_BT: jax.Array) -> jax.Array:
@@ -126,8 +122,7 @@ class Trunk(nn.Module):
     self,
     lm_params: Any,
     x_BTD: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: Any = None,
     tap_probe: jax.Array | None = None,
     keeps_rows: bool = False,
@@ -137,8 +132,7 @@ class Trunk(nn.Module):
     Args:
       lm_params: parameters of the trunk; layers stacked, or a tuple of them.
       x_BTD: what the first layer reads.
-      positions_BT: positions within the document.
-      mask: who reads whom.
+      placement: of the rows.
       cache: keys and values of earlier passes, only read: one pair per layer,
         as a tuple or stacked [L, ...] as the layers are.
       tap_probe: see `__call__`.
@@ -150,11 +144,9 @@ class Trunk(nn.Module):
     one = block.Block(self.config, parent=None)
     layers = lm_params["layers"]
     if isinstance(layers, tuple):
-      return self._loop(
-        one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe
-      )
+      return self._loop(one, lm_params, x_BTD, placement, cache, tap_probe)
     return self._scan(
-      one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe, keeps_rows
+      one, lm_params, x_BTD, placement, cache, tap_probe, keeps_rows
     )
 
   def _init_output(self):
@@ -176,9 +168,8 @@ class Trunk(nn.Module):
     return parallel.constrain(x_BTD, self.mesh, "batch", "time", "width")
 
   def _scan(
-    self, one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe,
-    keeps_rows,
-  ):  # fmt: skip
+    self, one, lm_params, x_BTD, placement, cache, tap_probe, keeps_rows
+  ):
     last = self.n_layers - 1
     taps_inside = self.tap.is_inside
 
@@ -192,9 +183,7 @@ class Trunk(nn.Module):
           x_BTD = gradient_probe(
             x_BTD, jnp.where(index == last, tap_probe, 0.0)
           )
-      x_BTD, new = one.apply(
-        {"params": params}, x_BTD, positions_BT, mask, cache
-      )
+      x_BTD, new = one.apply({"params": params}, x_BTD, placement, cache)
       return (self._constrain(x_BTD), tap_BTD), new if keeps_rows else None
 
     if self.config.remat != "none":
@@ -217,7 +206,7 @@ class Trunk(nn.Module):
       return x_BTD
     return self.final_norm(lm_params["final_norm"], x_BTD)
 
-  def _loop(self, one, lm_params, x_BTD, positions_BT, mask, cache, tap_probe):
+  def _loop(self, one, lm_params, x_BTD, placement, cache, tap_probe):
     layers = lm_params["layers"]
     assert tap_probe is None, "probes belong to training"
     rows = []
@@ -228,8 +217,7 @@ class Trunk(nn.Module):
       x_BTD, new = one.apply(
         {"params": params},
         x_BTD,
-        positions_BT,
-        mask,
+        placement,
         None if cache is None else cache[i],
       )
       x_BTD = self._constrain(x_BTD)

@@ -21,7 +21,7 @@ from mtpjax.config import read_json, write_json
 from mtpjax.data import Rows, evaluation_batches
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 # Rows between notes of how far it got; those after the last are run again.
 _NOTE_EVERY = 64
@@ -166,7 +166,9 @@ def _fill(model, lm, rows, states_NTD, done, batch_size, report, note) -> None:
   @jax.jit
   def tap_of(lm: Any, batch: dict[str, jax.Array]) -> jax.Array:
     return model.apply_trunk(
-      lm, batch["tokens"], batch["positions"], masks.Packed(batch["segments"])
+      lm,
+      batch["tokens"],
+      Placement.packed(batch["positions"], batch["segments"]),
     ).tap_BTD
 
   done -= done % batch_size

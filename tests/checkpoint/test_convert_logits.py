@@ -9,7 +9,7 @@ import pytest
 from mtpjax import parallel
 from mtpjax.checkpoint.convert.formats import hf
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 # Of the four frequencies of 8 components, 128 positions turn the first more
 # than 4 times, the second between once and 4 times, the others less.
@@ -66,7 +66,7 @@ def test_logits_are_those_of_the_published_forward(tmp_path, family, changes):
   tokens_BT = jnp.asarray(ids_T)[None]
   positions_BT = jnp.arange(13)[None]
   hidden_BTD = model.apply_trunk(
-    params["lm"], tokens_BT, positions_BT, masks.Packed(tokens_BT * 0 + 1)
+    params["lm"], tokens_BT, Placement.packed(positions_BT, tokens_BT * 0 + 1)
   ).hidden_BTD
   got_TV = model.trunk.logits(params["lm"], hidden_BTD)[0]
   error = np.max(np.abs(np.asarray(got_TV, np.float64) - expected_TV))

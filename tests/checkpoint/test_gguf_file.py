@@ -24,7 +24,7 @@ from mtpjax.checkpoint.convert.containers import gguf as container
 from mtpjax.checkpoint.convert.formats import gguf as gguf_format
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 LLAMA3 = {
@@ -56,9 +56,7 @@ def load(source, mesh=None):
 def logits(source, ids_T):
   model, params = load(source)
   tokens_BT = jnp.asarray(ids_T)[None]
-  positions_BT = jnp.arange(len(ids_T))[None]
-  mask = masks.Packed(jnp.ones_like(tokens_BT))
-  out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
+  out = model.apply_trunk(params["lm"], tokens_BT, Placement.whole(tokens_BT))
   return model.trunk.logits(params["lm"], out.hidden_BTD)[0]
 
 

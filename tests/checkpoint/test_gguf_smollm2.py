@@ -19,7 +19,7 @@ import pytest
 from mtpjax import parallel
 from mtpjax.checkpoint.convert.formats import gguf
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 GOLDEN = pathlib.Path(__file__).parent.parent / "golden" / "smollm2.json"
 PROMPTS = json.loads(GOLDEN.read_text())["prompts"]
@@ -50,9 +50,7 @@ def logits():
 
   @functools.partial(jax.jit, static_argnames="n")
   def all_logits(params, tokens_BT, start, n):
-    positions_BT = jnp.arange(PADDED)[None]
-    mask = masks.Packed(jnp.ones_like(tokens_BT))
-    out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
+    out = model.apply_trunk(params["lm"], tokens_BT, Placement.whole(tokens_BT))
     rows_BND = jax.lax.dynamic_slice_in_dim(out.hidden_BTD, start, n, axis=1)
     return model.trunk.logits(params["lm"], rows_BND)[0]
 

@@ -21,7 +21,7 @@ from mtpjax.checkpoint.convert.formats import meta
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 from mtpjax.heads.context import HeadContext
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 VOCAB = 24
 PARAMS = {
@@ -151,15 +151,14 @@ def ours(source, ids, mesh=None):
   params = source.load(model)
 
   def logits(params, tokens_BT):
-    positions_BT = jnp.arange(tokens_BT.shape[1])[None]
-    mask = masks.Packed(jnp.ones_like(tokens_BT))
-    out = model.apply_trunk(params["lm"], tokens_BT, positions_BT, mask)
+    placement = Placement.whole(tokens_BT)
+    out = model.apply_trunk(params["lm"], tokens_BT, placement)
     found = [model.trunk.logits(params["lm"], out.hidden_BTD)]
     for m in range(source.heads.n_extra):
       head = jax.tree.map(lambda leaf, m=m: leaf[m], params["heads"])
       normed_BTD = model.apply_head(
         head, params["lm"]["final_norm"], out.tap_BTD,
-        HeadContext(positions_BT, mask),
+        HeadContext(placement),
       )  # fmt: skip
       found.append(normed_BTD @ model.trunk.unembedding(params["lm"]))
     return jnp.stack(found, axis=2)[0]

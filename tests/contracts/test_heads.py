@@ -69,9 +69,8 @@ class Follow(nn.Module):
 
   def with_rows(self, hidden_BTD, context):
     return self.layer(
-      hidden_BTD + context.ahead_BTD, context.positions_BT, context.mask,
-      context.cache,
-    )  # fmt: skip
+      hidden_BTD + context.ahead_BTD, context.placement, context.cache
+    )
 
 
 TOYS = {"shift": Shift, "follow": Follow}

@@ -19,7 +19,7 @@ from mtpjax.losses import (
   offset_coefficients,
 )
 from mtpjax.losses.targets import Lesson
-from mtpjax.model import masks, unembed
+from mtpjax.model import Placement, unembed
 from mtpjax.train.step import loss_and_gradients
 
 EPSILON = 0.2
@@ -90,10 +90,8 @@ def a_batch():
 
 def by_hand(model, target, params, batch):
   """(loss, targets in the top two) per offset, all logits at once, NumPy."""
-  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
-  out = model.apply_trunk(
-    params["lm"], batch["tokens"], context.positions_BT, context.mask
-  )
+  context = HeadContext(Placement.packed(batch["positions"], batch["segments"]))
+  out = model.apply_trunk(params["lm"], batch["tokens"], context.placement)
   norm = params["lm"]["final_norm"]
   table_DV = model.trunk.unembedding(params["lm"])
   hidden_MBTD = [model.trunk.final_norm(norm, out.hidden_BTD)]

@@ -19,7 +19,7 @@ from decoding import (
 
 from mtpjax import decode
 from mtpjax.heads import HeadContext
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 MODEL = multi_token_model()
 DEPTHS, TOKENS = 3, 64
@@ -29,10 +29,12 @@ DEPTHS, TOKENS = 3, 64
 def from_scratch(params, tokens_BT):
   """Tap states, and the heads' logits, keys and values at all rows."""
   positions_BT = jnp.broadcast_to(jnp.arange(TOKENS), tokens_BT.shape)
-  context = HeadContext(positions_BT, masks.Packed(jnp.ones_like(tokens_BT)))
+  context = HeadContext(
+    Placement.packed(positions_BT, jnp.ones_like(tokens_BT))
+  )
   lm = params["lm"]
   tap_BTD = MODEL.trunk.apply(
-    {"params": lm}, tokens_BT, positions_BT, context.mask
+    {"params": lm}, tokens_BT, context.placement
   ).tap_BTD
 
   def run_head(head_params):

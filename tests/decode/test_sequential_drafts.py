@@ -31,7 +31,7 @@ from mtpjax.decode.drafters import sequential
 from mtpjax.decode.drafters.sequential import ChainedHeads
 from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
 from mtpjax.heads import HeadContext
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 MODEL = heads.MultiTokenModel(
   config_lib.Model(
@@ -71,11 +71,13 @@ def parameters(seed):
 def from_scratch(params, tokens_BT):
   """Logits [M, B, T, V] of all heads at all rows, as in training."""
   context = HeadContext(
-    jnp.broadcast_to(jnp.arange(TOKENS), tokens_BT.shape),
-    masks.Packed(jnp.ones_like(tokens_BT)),
+    Placement.packed(
+      jnp.broadcast_to(jnp.arange(TOKENS), tokens_BT.shape),
+      jnp.ones_like(tokens_BT),
+    )
   )
   lm = params["lm"]
-  out = MODEL.apply_trunk(lm, tokens_BT, context.positions_BT, context.mask)
+  out = MODEL.apply_trunk(lm, tokens_BT, context.placement)
   stack = MODEL.wiring.stack(
     MODEL, params, out.tap_BTD, tokens_BT, context, jnp.zeros(4)
   )

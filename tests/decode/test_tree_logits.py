@@ -21,7 +21,7 @@ from decoding import (
 
 from mtpjax import config as config_lib
 from mtpjax import decode
-from mtpjax.model import masks
+from mtpjax.model import Placement, masks
 
 MODEL = multi_token_model()
 NODES = 12
@@ -35,8 +35,7 @@ def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
   out = MODEL.apply_trunk(
     params["lm"],
     tokens_BQ,
-    length_B[:, None] + depth_Q,
-    masks.Tree(ancestors_QQ, length_B),
+    Placement(length_B[:, None] + depth_Q, masks.Tree(ancestors_QQ, length_B)),
     cache,
   )
   return MODEL.trunk.logits(params["lm"], out.hidden_BTD)

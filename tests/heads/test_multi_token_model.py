@@ -13,7 +13,7 @@ from mtpjax import heads as heads_lib
 from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.heads import HEADS, HeadContext
-from mtpjax.model import KeyValues, masks
+from mtpjax.model import KeyValues, Placement, masks
 
 
 def model_of(offsets=(1, 2, 3, 4), n_layers=6, **heads):
@@ -136,7 +136,7 @@ def test_a_block_head_reads_its_document_up_to_itself():
   @jax.jit
   def jacobian(tap_BTD):
     context = HeadContext(
-      jnp.asarray(positions_BT), masks.Packed(jnp.asarray(segments_BT))
+      Placement.packed(jnp.asarray(positions_BT), jnp.asarray(segments_BT))
     )
     return jax.jacrev(
       lambda x: head.apply({"params": params}, x, context) @ direction_D
@@ -151,7 +151,9 @@ def test_a_block_head_with_its_cache_is_the_head_without():
   head, params = block_head()
   tap_BTD = np.random.default_rng(1).normal(size=(2, 5, 32)).astype(np.float32)
   positions_BT = np.tile(np.arange(5), (2, 1))
-  whole = HeadContext(positions_BT, masks.Packed(jnp.ones((2, 5), jnp.int32)))
+  whole = HeadContext(
+    Placement.packed(positions_BT, jnp.ones((2, 5), jnp.int32))
+  )
 
   @jax.jit
   def both(tap_BTD):
@@ -167,8 +169,10 @@ def test_a_block_head_with_its_cache_is_the_head_without():
       )
     )
     last = HeadContext(
-      positions_BT[:, 4:],
-      masks.Tree(jnp.ones((1, 1), bool), jnp.array([4, 4])),
+      Placement(
+        positions_BT[:, 4:],
+        masks.Tree(jnp.ones((1, 1), bool), jnp.array([4, 4])),
+      ),
       cache,
     )
     return expected, head.apply({"params": params}, tap_BTD[:, 4:], last)

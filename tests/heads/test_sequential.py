@@ -16,7 +16,7 @@ from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext
 from mtpjax.heads.parts import EVERYTHING, Trained
 from mtpjax.losses.targets import look_ahead
-from mtpjax.model import masks
+from mtpjax.model import Placement, masks
 
 OFFSETS = (1, 2, 3, 4)
 WEIGHTS = (1.0, 0.5, 2.0, 1.5)
@@ -128,10 +128,9 @@ def layer(params, x_TD):
 def chain_by_hand(model, params, ids):
   """h^0 .. h^3 of one document; rows that are not told a token are left out."""
   lm, n = params["lm"], len(ids)
-  hidden_TD = model.apply_trunk(
-    lm, jnp.asarray(ids)[None], jnp.arange(n)[None],
-    masks.Packed(jnp.ones((1, n), jnp.int32)),
-  ).hidden_BTD[0]  # fmt: skip
+  ids_1T = jnp.asarray(ids)[None]
+  out = model.apply_trunk(lm, ids_1T, Placement.whole(ids_1T))
+  hidden_TD = out.hidden_BTD[0]
   states = [hidden_TD]
   for k in range(1, min(n, 4)):
     own = jax.tree.map(lambda leaf, k=k: leaf[k - 1], params["heads"])
@@ -237,7 +236,7 @@ def test_teachers_are_the_same_in_every_mode():
 def test_a_probe_reads_what_the_heads_from_it_on_send_back():
   model, params, batch = a_model(), parameters(), a_batch()
   _, (_, squared_M) = value_and_gradients(model)(params, jnp.zeros(4), batch)
-  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
+  context = HeadContext(Placement.packed(batch["positions"], batch["segments"]))
   targets = losses.batch_targets(batch, OFFSETS)
   coefficients_M = jnp.array(WEIGHTS) * losses.offset_coefficients(
     targets.counts_M, ()
@@ -269,7 +268,7 @@ def test_a_probe_reads_what_the_heads_from_it_on_send_back():
   @jax.jit
   def expected():
     state_BTD = model.apply_trunk(
-      params["lm"], batch["tokens"], batch["positions"], context.mask
+      params["lm"], batch["tokens"], context.placement
     ).tap_BTD
     squares = []
     for k in (1, 2, 3):
@@ -285,7 +284,9 @@ def test_a_row_sees_its_document_up_to_the_token_it_is_told():
   model, params = a_model(), parameters()
   segments_BT = np.array([[1] * 5 + [2] * 7])
   positions_BT = jnp.asarray(tiny.positions(segments_BT))
-  context = HeadContext(positions_BT, masks.Packed(jnp.asarray(segments_BT)))
+  context = HeadContext(
+    Placement.packed(positions_BT, jnp.asarray(segments_BT))
+  )
   direction_D = np.random.default_rng(1).normal(size=D)
   tokens_BT = np.random.default_rng(0).permutation(V)[:T][None]
 
@@ -293,7 +294,7 @@ def test_a_row_sees_its_document_up_to_the_token_it_is_told():
   def jacobian(embedding_VD):
     def f(embedding_VD):
       lm = params["lm"] | {"embedding": embedding_VD}
-      out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
+      out = model.apply_trunk(lm, tokens_BT, context.placement)
       stack = model.wiring.stack(
         model, params | {"lm": lm}, out.tap_BTD, tokens_BT, context,
         jnp.zeros(3),
@@ -419,6 +420,6 @@ def test_a_head_alone_is_one_line():
   with pytest.raises(UserError, match="^heads.kind: 'sequential'") as error:
     model.apply_head(
       own, params["lm"]["final_norm"], jnp.zeros((1, 2, D)),
-      HeadContext(ones, masks.Packed(ones)),
+      HeadContext(Placement.packed(ones, ones)),
     )  # fmt: skip
   assert "\n" not in str(error.value)

@@ -12,7 +12,7 @@ import pytest
 
 from mtpjax import api, cli, config, data, parallel
 from mtpjax.checkpoint import Store
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 
 def mtpjax(*argv):
@@ -34,8 +34,7 @@ def logits(loaded, ids_T):
   hidden_BTD = loaded.model.apply_trunk(
     loaded.params["lm"],
     tokens_BT,
-    jnp.arange(len(ids_T))[None],
-    masks.Packed(tokens_BT * 0 + 1),
+    Placement.packed(jnp.arange(len(ids_T))[None], tokens_BT * 0 + 1),
   ).hidden_BTD
   return loaded.model.trunk.logits(loaded.params["lm"], hidden_BTD)[0]
 

@@ -15,7 +15,7 @@ from mtpjax.evals import (
 )
 from mtpjax.evals.drafts import class_report
 from mtpjax.heads import HeadContext
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 WORKDIR = "runs/quickstart"
 
@@ -57,11 +57,9 @@ def test_shares_are_those_of_teacher_forced_heads(in_tiny_root):
   n = len(requests[0].ids)
   assert row["tokens"] == 24
   context = HeadContext(
-    np.arange(len(ids))[None], masks.Packed(np.ones((1, len(ids)), int))
+    Placement.packed(np.arange(len(ids))[None], np.ones((1, len(ids)), int))
   )
-  out = model.apply_trunk(
-    params["lm"], ids[None], context.positions_BT, context.mask
-  )
+  out = model.apply_trunk(params["lm"], ids[None], context.placement)
   for m in range(2):
     head = jax.tree.map(lambda leaf, m=m: leaf[m], params["heads"])
     hidden = model.apply_head(

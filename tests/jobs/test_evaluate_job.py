@@ -22,14 +22,12 @@ def test_figures_equal_an_independent_loss(in_tiny_root, tmp_path):
   params, head = model.params, model.model
   nll, correct, count = np.zeros(3), np.zeros(3), np.zeros(3)
   from mtpjax.heads import HeadContext
-  from mtpjax.model import masks
+  from mtpjax.model import Placement
 
   @jax.jit
   def states_of(row):
-    context = HeadContext(row["positions"], masks.Packed(row["segments"]))
-    trunk = head.apply_trunk(
-      params["lm"], row["tokens"], row["positions"], context.mask
-    )
+    context = HeadContext(Placement.packed(row["positions"], row["segments"]))
+    trunk = head.apply_trunk(params["lm"], row["tokens"], context.placement)
     norm = params["lm"]["final_norm"]
     return head.trunk.final_norm(norm, trunk.hidden_BTD), *(
       head.apply_head(

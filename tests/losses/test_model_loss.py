@@ -13,7 +13,7 @@ import tiny
 from mtpjax import config as config_lib
 from mtpjax import losses
 from mtpjax.heads import HeadContext
-from mtpjax.model import Block, masks, unstack_layers
+from mtpjax.model import Block, Placement, unstack_layers
 
 B, T, V = 8, 12, 248  # one shape, so one compilation serves most tests
 OFFSETS = (1, 2, 3, 4)
@@ -118,10 +118,10 @@ def test_probes_are_the_norms_of_each_offsets_gradient(tap):
   (_, sums), (_, squared_M) = run(batch, weights_M)
 
   lm = params["lm"]
-  context = HeadContext(batch["positions"], masks.Packed(batch["segments"]))
+  context = HeadContext(Placement.packed(batch["positions"], batch["segments"]))
   out = jax.jit(
     lambda lm: model.trunk.apply(
-      {"params": lm}, batch["tokens"], batch["positions"], context.mask
+      {"params": lm}, batch["tokens"], context.placement
     )
   )(lm)
 
@@ -141,7 +141,7 @@ def test_probes_are_the_norms_of_each_offsets_gradient(tap):
 
   def extra(tap_BTD, layer, m):
     hidden_BTD, _ = Block(model.config).apply(
-      {"params": layer}, tap_BTD, context.positions_BT, context.mask
+      {"params": layer}, tap_BTD, context.placement
     )
     return mean_nll(hidden_BTD, m)
 
@@ -171,7 +171,7 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
   # A plain language model: embedding, blocks in a loop, norm, unembedding.
   batch = packed([documents(3, 4), documents(5, 6), documents(12)])
   targets = losses.batch_targets(batch, (1,))
-  mask = masks.Packed(batch["segments"])
+  placement = Placement.packed(batch["positions"], batch["segments"])
   count = int(targets.counts_M[0])
 
   def plain(params):
@@ -180,7 +180,7 @@ def test_one_offset_is_the_plain_language_model_bit_for_bit():
 
     def layer(x_BTD, layer_params):
       return Block(model.config).apply(
-        {"params": layer_params}, x_BTD, batch["positions"], mask
+        {"params": layer_params}, x_BTD, placement
       )[0], None
 
     x_BTD, _ = jax.lax.scan(layer, x_BTD, lm["layers"])

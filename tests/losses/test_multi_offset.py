@@ -15,7 +15,7 @@ import tiny
 from mtpjax import config as config_lib
 from mtpjax import losses, parallel
 from mtpjax.heads import HeadContext
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 KINDS = ("block", "linear", "medusa")
 MODES = ("fused", "remat", "unrolled")
@@ -81,7 +81,7 @@ def loss_of(model, mode, chunk_tokens=5, z_loss=0.01, factor=1.0):
       inputs,
       targets,
       coefficients_M,
-      HeadContext(batch["positions"], masks.Packed(batch["segments"])),
+      HeadContext(Placement.packed(batch["positions"], batch["segments"])),
       mode=mode,
       chunk_tokens=chunk_tokens,
       z_loss=z_loss,

@@ -12,7 +12,7 @@ from mtpjax import config as config_lib
 from mtpjax import losses
 from mtpjax.heads import HeadContext
 from mtpjax.heads.parts import EVERYTHING, Trained
-from mtpjax.model import masks, unstack_layers
+from mtpjax.model import Placement, unstack_layers
 
 OFFSETS = (1, 2, 4)
 MODES = ("fused", "remat", "unrolled")
@@ -71,7 +71,9 @@ def by_hand(model, targets, batch):
   def f(params):
     lm, heads = params["lm"], params["heads"]
     out = model.apply_trunk(
-      lm, batch["tokens"], batch["positions"], masks.Packed(batch["segments"])
+      lm,
+      batch["tokens"],
+      Placement.packed(batch["positions"], batch["segments"]),
     )
     x = out.hidden_BTD
     normed = x / jnp.sqrt(jnp.mean(x**2, -1, keepdims=True) + 1e-5)
@@ -138,9 +140,10 @@ def test_states_given_stand_for_the_trunk(tap):
   model, batch = a_model("shared", tap), a_batch()
   params = tiny.random_params(model.abstract(), 6)
   states = model.apply_trunk(
-    params["lm"], batch["tokens"], batch["positions"],
-    masks.Packed(batch["segments"]),
-  ).tap_BTD  # fmt: skip
+    params["lm"],
+    batch["tokens"],
+    Placement.packed(batch["positions"], batch["segments"]),
+  ).tap_BTD
   run = value_and_gradients(model, "fused", "teacher_soft", True)(params)
   given = value_and_gradients(model, "fused", "teacher_soft", True, states)
   given = given(params)
@@ -161,11 +164,9 @@ def test_heads_of_a_pretrained_model_begin_as_its_next_token_output():
     tokens_BT = jnp.arange(10).reshape(2, 5)
 
     context = HeadContext(
-      jnp.tile(jnp.arange(5), (2, 1)), masks.Packed(jnp.ones((2, 5), int))
+      Placement.packed(jnp.tile(jnp.arange(5), (2, 1)), jnp.ones((2, 5), int))
     )
-    out = model.apply_trunk(
-      params["lm"], tokens_BT, context.positions_BT, context.mask
-    )
+    out = model.apply_trunk(params["lm"], tokens_BT, context.placement)
     split = params | {"heads": unstack_layers(params["heads"])}
     normed = [
       model.apply_head(

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from mtpjax.config import TAPS
-from mtpjax.model import Block, Trunk, masks, unstack_layers
+from mtpjax.model import Block, Placement, Trunk, masks, unstack_layers
 from mtpjax.model.attention import KeyValues
 from mtpjax.parallel import single_device_mesh
 
@@ -40,8 +40,7 @@ def run(trunk, params):
   return trunk.apply(
     {"params": params},
     TOKENS_BT,
-    POSITIONS_BT,
-    masks.Packed(jnp.asarray(SEGMENTS_BT)),
+    Placement.packed(POSITIONS_BT, jnp.asarray(SEGMENTS_BT)),
   )
 
 
@@ -115,8 +114,7 @@ def test_layers_in_a_loop_are_layers_in_a_scan(tap):
     x_BTD, _ = Block(trunk.config).apply(
       {"params": layer},
       x_BTD,
-      POSITIONS_BT,
-      masks.Packed(jnp.asarray(SEGMENTS_BT)),
+      Placement.packed(POSITIONS_BT, jnp.asarray(SEGMENTS_BT)),
     )
   tiny.assert_close(x_BTD, scanned.hidden_BTD, 1e-6)
 
@@ -176,8 +174,7 @@ def tree_case():
     lambda batch: trunk.apply(
       {"params": params},
       batch["tokens"],
-      batch["positions"],
-      masks.Packed(batch["segments"]),
+      Placement.packed(batch["positions"], batch["segments"]),
     )
   )(batch)
 
@@ -200,8 +197,10 @@ def tree_case():
     return trunk.apply(
       {"params": params},
       tree_BQ,
-      np.array(LENGTHS)[:, None] + depth_Q,
-      masks.Tree(jnp.asarray(ancestors()), jnp.array(LENGTHS)),
+      Placement(
+        np.array(LENGTHS)[:, None] + depth_Q,
+        masks.Tree(jnp.asarray(ancestors()), jnp.array(LENGTHS)),
+      ),
       cache=cache,
     )
 
@@ -275,21 +274,27 @@ def test_a_second_pass_stands_on_the_first(is_stacked):
   trunk, params = trunk_of(), params_of()
   tokens_BT, n = jnp.asarray(TOKENS_BT), TOKENS_BT.shape[1]
   positions_BT = jnp.broadcast_to(jnp.arange(n), tokens_BT.shape)
-  ones_BT = jnp.ones_like(tokens_BT)
   if not is_stacked:
     params = params | {"layers": unstack_layers(params["layers"])}
   whole = trunk.run(
-    params, trunk.embed(params, tokens_BT), positions_BT, masks.Packed(ones_BT)
+    params,
+    trunk.embed(params, tokens_BT),
+    Placement.whole(tokens_BT),
   )
   first = trunk.run(
-    params, trunk.embed(params, tokens_BT[:, :4]), positions_BT[:, :4],
-    masks.Packed(ones_BT[:, :4]), keeps_rows=True,
-  )  # fmt: skip
+    params,
+    trunk.embed(params, tokens_BT[:, :4]),
+    Placement.whole(tokens_BT[:, :4]),
+    keeps_rows=True,
+  )
   causal = jnp.tril(jnp.ones((n - 4, n - 4), bool))
+  mask = masks.Tree(causal, jnp.full(len(tokens_BT), 4))
   second = trunk.run(
-    params, trunk.embed(params, tokens_BT[:, 4:]), positions_BT[:, 4:],
-    masks.Tree(causal, jnp.full(len(tokens_BT), 4)), cache=first.rows,
-  )  # fmt: skip
+    params,
+    trunk.embed(params, tokens_BT[:, 4:]),
+    Placement(positions_BT[:, 4:], mask),
+    cache=first.rows,
+  )
   for got, want in (
     (first.hidden_BTD, whole.hidden_BTD[:, :4]),
     (second.hidden_BTD, whole.hidden_BTD[:, 4:]),

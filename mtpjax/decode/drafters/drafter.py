@@ -9,7 +9,7 @@ import jax
 from mtpjax.decode.drafters.drafts import Candidates, Drafts
 from mtpjax.decode.tree import Tree
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model.masks import Mask
+from mtpjax.model import Placement
 
 
 class Prompts(NamedTuple):
@@ -17,16 +17,14 @@ class Prompts(NamedTuple):
 
   Attributes:
     tap_BTD: tapped states of the prompts.
-    positions_BT: their positions.
-    mask: who reads whom among them.
+    placement: of their rows.
     tokens_BS: the texts, the first token after each prompt included.
     prompt_length_B: tokens of each prompt.
     length_B: position of the first token after it, the root.
   """
 
   tap_BTD: jax.Array
-  positions_BT: jax.Array
-  mask: Mask
+  placement: Placement
   tokens_BS: jax.Array
   prompt_length_B: jax.Array
   length_B: jax.Array

@@ -22,7 +22,7 @@ from mtpjax.decode.drafters.drafts import Drafts
 from mtpjax.decode.tree import Tree
 from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.model import KeyValues, cache, masks
+from mtpjax.model import KeyValues, Placement, cache, masks
 
 HeadCaches = tuple[KeyValues, ...]
 
@@ -99,14 +99,12 @@ def draft_logits(
   Returns:
     Logits [B, active, V], at least float32.
   """
-  itself = jnp.ones((1, 1), bool)
+  placement = Placement(
+    position_B[:, None], masks.Tree(jnp.ones((1, 1), bool), position_B)
+  )
   hidden: list[Any] = []
   for m in range(active):
-    context = HeadContext(
-      position_B[:, None],
-      masks.Tree(itself, position_B),
-      caches[m] if caches else None,
-    )
+    context = HeadContext(placement, caches[m] if caches else None)
     hidden.append(
       model.apply_head(
         params["heads"][m],
@@ -172,7 +170,7 @@ class ParallelHeads(Heads):
     return _Carry(
       fill(
         model, params["heads"], carry.caches, prompts.tap_BTD,
-        prompts.positions_BT,
+        prompts.placement.positions_BT,
       ),
       jnp.take_along_axis(prompts.tap_BTD, last_B11, axis=1)[:, 0],
     )  # fmt: skip

@@ -32,7 +32,7 @@ from mtpjax.decode.drafters.drafter import Committed, Context, Prompts
 from mtpjax.decode.drafters.drafts import Candidates, Drafts
 from mtpjax.decode.drafters.heads import HeadCaches, Heads, empty_caches
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.model import KeyValues, cache, masks
+from mtpjax.model import KeyValues, Placement, cache, masks
 
 Pick = Callable[[int, jax.Array], jax.Array]
 
@@ -54,7 +54,7 @@ def fill(
     caches: of the kept heads, at least one; empty.
     tap_BTD: tapped states of the prompts.
     tokens_BS: the texts, the first token after each prompt included.
-    context: positions and mask of the prompts.
+    context: of the prompts.
     length_B: position of that token, the root.
 
   Returns:
@@ -203,8 +203,10 @@ def _run_slots(
     told_BJ, jnp.minimum(slots_J + absent_B[:, None], j - 1), axis=1
   )
   context = HeadContext(
-    start_B[:, None] + slots_J,
-    masks.Tree(jnp.tril(jnp.ones((j, j), bool)), start_B),
+    Placement(
+      start_B[:, None] + slots_J,
+      masks.Tree(jnp.tril(jnp.ones((j, j), bool)), start_B),
+    ),
     cache_,
     model.trunk.embed(params["lm"], told_BJ),
   )
@@ -261,7 +263,7 @@ class ChainedHeads(Heads):
     return _Carry(
       *fill(
         model, params, carry.caches, prompts.tap_BTD, prompts.tokens_BS,
-        HeadContext(prompts.positions_BT, prompts.mask), prompts.length_B,
+        HeadContext(prompts.placement), prompts.length_B,
       )
     )  # fmt: skip
 

@@ -15,7 +15,7 @@ from mtpjax.budget import MISS
 from mtpjax.decode import Request, Result, noise
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.heads import HeadContext, MultiTokenModel
-from mtpjax.model import masks, unembed
+from mtpjax.model import Placement, unembed
 
 _UNKNOWN = -1
 
@@ -83,9 +83,9 @@ def _ranks_of_text(
 ) -> jax.Array:
   """Returns [T, M]: the rank of token s + 1 + d at row s and depth d."""
   tokens_BT, positions_BT = tokens_T[None], jnp.arange(len(tokens_T))[None]
-  context = HeadContext(positions_BT, masks.Packed(jnp.ones_like(tokens_BT)))
+  context = HeadContext(Placement.whole(tokens_BT))
   lm = params["lm"]
-  out = model.apply_trunk(lm, tokens_BT, positions_BT, context.mask)
+  out = model.apply_trunk(lm, tokens_BT, context.placement)
   keys_B = noise.request_key(seed, index)[None]
   stack = model.wiring.stack(
     model, params, out.tap_BTD, tokens_BT, context,

@@ -15,7 +15,7 @@ import numpy as np
 from mtpjax.decode.buckets import LEAST_TOKENS, bucket
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
-from mtpjax.model import masks
+from mtpjax.model import Placement
 
 Pair = tuple[Sequence[int], Sequence[int]]
 _CHUNK = 256  # positions whose logits are in memory at a time
@@ -52,8 +52,7 @@ def score_rows(
   out = model.apply_trunk(
     lm_params,
     tokens_BT,
-    positions_BT,
-    masks.Packed(is_text_BT.astype(jnp.int32)),
+    Placement.packed(positions_BT, is_text_BT.astype(jnp.int32)),
   )
 
   def score(x: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

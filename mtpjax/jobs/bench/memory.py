@@ -20,7 +20,7 @@ from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext, MultiTokenModel
 from mtpjax.heads.kinds import kind_of
 from mtpjax.jobs.report import OnReport, make_report, print_rows
-from mtpjax.model import masks
+from mtpjax.model import Placement
 from mtpjax.progress import Progress
 
 
@@ -74,7 +74,7 @@ def abstract_loss(config: Config, n: int, mode: str) -> tuple[Any, tuple]:
       inputs,
       targets,
       coefficients_M,
-      HeadContext(batch["positions"], masks.Packed(batch["segments"])),
+      HeadContext(Placement.packed(batch["positions"], batch["segments"])),
       mesh=model.mesh,
       mode=mode,
       chunk_tokens=config.loss.chunk_tokens,

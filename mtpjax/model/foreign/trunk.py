@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.errors import UserError
-from mtpjax.model import masks
 from mtpjax.model.foreign.description import Cache, ForeignModule
 from mtpjax.model.foreign.paths import take
+from mtpjax.model.placement import Placement
 from mtpjax.model.probe import gradient_probe
 from mtpjax.model.trunk import TrunkOutput, unembed
 from mtpjax.parallel.axes import RULES
@@ -39,16 +39,14 @@ class ForeignTrunk:
     self,
     key: jax.Array,
     tokens_BT: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
   ) -> dict[str, Any]:
     """Initialises the parameters, each in the box that names its axes.
 
     Args:
       key: a PRNG key.
       tokens_BT: token ids.
-      positions_BT: positions within the document.
-      mask: who reads whom.
+      placement: of the rows.
 
     Returns:
       {"params": {"module": ..., "final_norm": ...}}.
@@ -58,16 +56,18 @@ class ForeignTrunk:
         does not exist, or no tap where one is wanted.
     """
     params = self.module.init(
-      key, tokens_BT, positions_BT, self._allowed(mask, positions_BT, None)
+      key, tokens_BT, placement.positions_BT, self._allowed(placement, None)
     )
     boxed = jax.tree_util.tree_map_with_path(
       self._box, params, is_leaf=parallel.is_box
     )
     lm = self.module.pack(boxed)
-    inputs = (tokens_BT, positions_BT, mask)
     self._check(
       *jax.eval_shape(
-        lambda lm: (self.unembedding(lm), self._run(lm, *inputs, None)),
+        lambda lm: (
+          self.unembedding(lm),
+          self._run(lm, tokens_BT, placement, None),
+        ),
         parallel.unbox(lm),
       )
     )
@@ -106,8 +106,7 @@ class ForeignTrunk:
     self,
     variables: Mapping[str, Any],
     tokens_BT: jax.Array,
-    positions_BT: jax.Array,
-    mask: masks.Mask,
+    placement: Placement,
     cache: Cache = None,
     tap_probe: jax.Array | None = None,
   ) -> TrunkOutput:
@@ -116,8 +115,7 @@ class ForeignTrunk:
     Args:
       variables: {"params": params["lm"]}.
       tokens_BT: token ids.
-      positions_BT: positions within the document.
-      mask: who reads whom.
+      placement: of the rows.
       cache: one per layer, only read.
       tap_probe: see `Trunk.__call__`; with a tap before the last layer, which
         is the module's own, its gradient is 0.
@@ -129,7 +127,7 @@ class ForeignTrunk:
       UserError: the module returns no tap, and one is wanted.
     """
     lm = variables["params"]
-    out = self._run(lm, tokens_BT, positions_BT, mask, cache)
+    out = self._run(lm, tokens_BT, placement, cache)
     hidden_BTD = self._constrain(out.hidden_BTD)
     if self.tap.is_inside:
       return TrunkOutput(self._constrain(out.tap_BTD), hidden_BTD, out.rows)
@@ -147,12 +145,12 @@ class ForeignTrunk:
       "itself; use a kind of head that does not read them"
     )
 
-  def _run(self, lm, tokens_BT, positions_BT, mask, cache) -> TrunkOutput:
+  def _run(self, lm, tokens_BT, placement, cache) -> TrunkOutput:
     out = self.module.run(
       self.module.unpack(lm),
       tokens_BT,
-      positions_BT,
-      self._allowed(mask, positions_BT, cache),
+      placement.positions_BT,
+      self._allowed(placement, cache),
       cache,
     )
     if isinstance(out, TrunkOutput):
@@ -164,9 +162,9 @@ class ForeignTrunk:
       )
     return TrunkOutput(out, out, ())
 
-  def _allowed(self, mask, positions_BT, cache) -> jax.Array:
+  def _allowed(self, placement, cache) -> jax.Array:
     capacity = cache[0].keys_BKSH.shape[2] if cache else 0
-    return mask.allowed(positions_BT, capacity, self.config.sliding_window)
+    return placement.allowed(capacity, self.config.sliding_window)
 
   def _constrain(self, x_BTD: jax.Array) -> jax.Array:
     return parallel.constrain(
@@ -203,7 +201,7 @@ class ForeignTrunk:
     c = self.config
     one_BT = jnp.zeros((1, 1), jnp.int32)
     out = jax.eval_shape(
-      lambda lm: self._run(lm, one_BT, one_BT, masks.Packed(one_BT), None),
+      lambda lm: self._run(lm, one_BT, Placement.whole(one_BT), None),
       lm_params,
     )
     shapes = [leaf.shape for leaf in jax.tree.leaves(out.rows)]
