@@ -1,6 +1,5 @@
 """A trained model, ready to generate with."""
 
-import collections
 import contextlib
 import dataclasses
 import functools
@@ -24,7 +23,7 @@ from mtpjax.api.prompts import (
   read_prompt,
 )
 from mtpjax.api.stream import Stream
-from mtpjax.budget import Calibration, Governor
+from mtpjax.budget import Governor
 from mtpjax.checkpoint import Base, Store, WorkDir, imported_length, places
 from mtpjax.data import (
   FINGERPRINT,
@@ -43,7 +42,7 @@ from mtpjax.data import (
   tokenizer_of_run,
   with_bos,
 )
-from mtpjax.errors import UserError, quoted
+from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel, count_params
 
 
@@ -369,36 +368,13 @@ class Loaded:
     batch: int,
   ) -> tuple[list[decode.Spec], Governor | None]:
     """Returns the programs of a mode, and what chooses between them."""
-    stages = decode.Stages.of(requests)
     if decode.mode_of(settings).tree is not None:
+      stages = decode.Stages.of(requests)
       return [decode.Spec.for_mode(self.model, settings, stages)], None
-    path = WorkDir(self.workdir).calibration
-    calibration = Calibration.load(path)
-    calibration.require_device(path)
-    if calibration.step != self.step:
-      _warn(
-        f"{path} is of step {calibration.step}, this is step {self.step}; "
-        f"`mtpjax calibrate {quoted(self.workdir)}` measures anew"
-      )
-    temperatures = collections.Counter(r.temperature for r in requests)
-    [(usual, _)] = temperatures.most_common(1)
-    entry = calibration.nearest(batch, usual)
-    # Greedy rows are judged alike by all verifiers.
-    verifier: decode.verifiers.Verifier = decode.verifiers.Coupled()
-    if stages.is_sampled:
-      verifier = decode.verifiers.of(settings)
-    apart = entry.apart_from(batch, usual, verifier)
-    if apart:
-      _warn(
-        f"mode auto: {path} was measured with {apart}, and its choice may be "
-        f"slow here; `mtpjax calibrate {quoted(self.workdir)} "
-        f"--batches {batch} --temperatures {usual:g}` measures anew, with "
-        "verifier coupled"
-      )
-    levels = entry.levels
-    return budget.programs(self.model, settings, stages, levels), Governor(
-      levels
-    )
+    return budget.automatic(
+      WorkDir(self.workdir).calibration, self.step, self.model, settings,
+      requests, batch, _warn,
+    )  # fmt: skip
 
 
 class _Clock:

@@ -5,13 +5,14 @@ records, `calibration` is what is saved beside a checkpoint, and `governor`
 switches between levels while texts are decoded.
 """
 
+from mtpjax.budget.auto import automatic
 from mtpjax.budget.calibration import Calibration, Entry, device_name
 from mtpjax.budget.choice import (
   MISS,
   choose,
   curve,
   grow,
-  ladder,
+  levels_of,
   predicted,
   reach,
 )
@@ -27,11 +28,12 @@ __all__ = [
   "Governor",
   "Level",
   "PassCosts",
+  "automatic",
   "choose",
   "curve",
   "device_name",
   "grow",
-  "ladder",
+  "levels_of",
   "programs",
   "reach",
   "predicted",

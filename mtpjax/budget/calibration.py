@@ -152,13 +152,29 @@ class Calibration:
         f"{path}: is damaged ({type(error).__name__}: {error}); {again}"
       ) from error
 
-  def require_device(self, path: pathlib.Path) -> None:
-    """Raises UserError if costs were measured on another kind of device."""
-    if self.device != device_name():
+  @property
+  def is_of_this_device(self) -> bool:
+    """Whether costs were measured on this kind of device."""
+    return self.device == device_name()
+
+  @classmethod
+  def of_this_device(cls, path: pathlib.Path) -> "Calibration":
+    """Reads a calibration whose costs were measured on this kind of device.
+
+    Raises:
+      UserError: see `load`; or it is of another kind of device.
+    """
+    found = cls.load(path)
+    if not found.is_of_this_device:
       raise UserError(
-        f"mode: auto: {path} was measured on {self.device}, this is "
+        f"mode: auto: {path} was measured on {found.device}, this is "
         f"{device_name()}; run `mtpjax calibrate {quoted(path.parent)}` here"
       )
+    return found
+
+  def level(self, batch: int, temperature: float) -> Level:
+    """Returns what was chosen for these, to decode with throughout."""
+    return self.nearest(batch, temperature).choice.level
 
   def nearest(self, batch: int, temperature: float) -> Entry:
     """Returns the entry of the nearest temperature, then batch size."""

@@ -233,7 +233,7 @@ def curve(
   return rows
 
 
-def ladder(
+def levels_of(
   choice: Choice, trees: Iterable[Tree], ranks: Ranks, costs: PassCosts
 ) -> tuple[Level, ...]:
   """Returns the levels to switch between while decoding.

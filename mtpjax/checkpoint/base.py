@@ -65,7 +65,7 @@ class Base:
         "its `mtpjax convert` or `mtpjax train`"
       )
     config = place.load_config()
-    if config.base.path and not config.base.is_trained:
+    if config.base.is_frozen:
       raise UserError(
         f"{named}: {str(path)!r} holds heads without a model of its own; "
         f"give its base, {config.base.path!r}"

@@ -193,6 +193,11 @@ class Base:
     True,
   )
 
+  @property
+  def is_frozen(self) -> bool:
+    """Whether there is a base that does not learn."""
+    return bool(self.path) and not self.is_trained
+
   def __post_init__(self):
     check_kinds("base", self)
     require(
@@ -200,7 +205,7 @@ class Base:
       self.is_trained, "needs a base; give --base.path",
     )  # fmt: skip
     require(
-      not self.states or (bool(self.path) and not self.is_trained),
+      not self.states or self.is_frozen,
       "base.states", self.states, "needs a base that is frozen",
     )  # fmt: skip
 

@@ -83,8 +83,9 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
     params: {"lm": ..., "heads": ...}, stacked, in their stored dtype.
 
   Returns:
-    The same with layers and heads as tuples, kernels [out, in], in the dtype of
-    the model's products (norm scales too: they multiply in float32 anyhow).
+    The same and any other parts, layers and heads as tuples, kernels [out, in],
+    in the dtype of the model's products (norm scales too: they multiply in
+    float32 anyhow).
   """
 
   def unstack(params):
@@ -92,7 +93,8 @@ def decode_params(model: MultiTokenModel, params: Any) -> Any:
     heads = unstack_layers(params["heads"]) if "heads" in params else ()
     heads = tuple(map(transpose_unembedding, transpose_kernels(heads)))
     return jax.tree.map(
-      lambda leaf: leaf.astype(model.config.dtype), {"lm": lm, "heads": heads}
+      lambda leaf: leaf.astype(model.config.dtype),
+      params | {"lm": lm, "heads": heads},
     )
 
   return jax.jit(unstack)(params)

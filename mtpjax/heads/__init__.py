@@ -4,14 +4,14 @@ from mtpjax.heads.context import HeadContext
 from mtpjax.heads.flops import count_params, train_flops_per_token
 from mtpjax.heads.kinds import HEADS
 from mtpjax.heads.multi_token import MultiTokenModel
-from mtpjax.heads.parts import EVERYTHING, PARTS, Trained
+from mtpjax.heads.parts import EVERYTHING, Part, Trained
 
 __all__ = [
   "EVERYTHING",
   "HEADS",
   "HeadContext",
   "MultiTokenModel",
-  "PARTS",
+  "Part",
   "Trained",
   "count_params",
   "train_flops_per_token",

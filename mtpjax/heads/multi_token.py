@@ -1,9 +1,12 @@
-"""The whole model: {"lm": next-token model, "heads": extra heads, stacked}."""
+"""The whole model: {"lm": next-token model, "heads": extra heads, stacked}.
+
+Beside these two its parameters may have further parts, see `heads.parts`.
+"""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import flax.linen as nn
@@ -16,6 +19,7 @@ from mtpjax.errors import UserError
 from mtpjax.heads.block import BlockHead
 from mtpjax.heads.context import HeadContext
 from mtpjax.heads.kinds import kind_of
+from mtpjax.heads.parts import Part
 from mtpjax.heads.wiring import Wiring
 from mtpjax.model import (
   KeyValues,
@@ -45,12 +49,14 @@ class MultiTokenModel:
     mesh: the mesh everything is laid out on.
     foreign_trunk: somebody else's next-token model, in place of `config`'s
       own layers; `config` then says what sizes it has.
+    parts: what the parameters have beside "lm" and "heads".
   """
 
   config: config_lib.Model
   heads: config_lib.Heads
   mesh: jax.sharding.Mesh
   foreign_trunk: "ForeignModule | None" = None
+  parts: tuple[Part, ...] = ()
 
   def __post_init__(self):
     if self.config.vocab_size < 1:
@@ -153,31 +159,48 @@ class MultiTokenModel:
       lambda key: self.head.init(key, *self._example()), jax.random.key(0)
     )
 
-  def init_boxed(self, key: jax.Array, lm: Any = None) -> Any:
+  def init_boxed(
+    self, key: jax.Array, given: Mapping[str, Any] | None = None
+  ) -> dict[str, Any]:
     """Initialises all parameters, each in the box that names its axes.
 
     Args:
-      key: a PRNG key. The trunk's values do not depend on the heads.
-      lm: parameters of the next-token model to take, bare; None makes new ones.
+      key: a PRNG key. The values of a part do not depend on the other parts,
+        but for heads that begin with copies of the unembedding.
+      given: parts to take as they are, bare, such as a pretrained "lm".
 
     Returns:
-      {"lm": ..., "heads": ...}; no "heads" where offset 1 is the only one.
+      {"lm": ..., "heads": ...} and further parts; no "heads" where offset 1 is
+      the only one.
     """
     lm_key, heads_key = jax.random.split(key)
-    if lm is None:
-      lm = self._init_lm(lm_key)
-    else:
-      lm = jax.tree.map(
+    given = given or {}
+
+    def part(name: str, make: Callable[[], Any]) -> Any:
+      if name not in given:
+        return make()
+      return jax.tree.map(
         lambda box, value: box.replace_boxed(value),
-        self.abstract()["lm"],
-        lm,
+        self.abstract()[name],
+        given[name],
         is_leaf=parallel.is_box,
       )
-    if not self.heads.n_extra:
-      return {"lm": lm}
+
+    lm = part("lm", lambda: self._init_lm(lm_key))
+    params = {"lm": lm}
+    if self.heads.n_extra:
+      params["heads"] = part("heads", lambda: self._init_heads(heads_key, lm))
+    for number, extra in enumerate(self.parts, start=2):
+      own_key = jax.random.fold_in(key, number)
+      params[extra.name] = part(
+        extra.name, functools.partial(extra.init, own_key, self)
+      )
+    return params
+
+  def _init_heads(self, key: jax.Array, lm: Any) -> Any:
     heads = parallel.stack(
       lambda k: self.head.init(k, *self._example())["params"],
-      heads_key,
+      key,
       self.heads.n_extra,
       "offsets",
     )
@@ -185,7 +208,7 @@ class MultiTokenModel:
       heads["unembedding"] = self._copies_of_unembedding(
         lm, heads["unembedding"]
       )
-    return {"lm": lm, "heads": heads}
+    return heads
 
   def _init_lm(self, key: jax.Array) -> Any:
     one_BT = jnp.zeros((1, 1), jnp.int32)

@@ -1,49 +1,25 @@
 """`mtpjax calibrate`: what drafts are worth, with this model on this device."""
 
 import contextlib
-import dataclasses
 import functools
 import os
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import rich.console
 
-from mtpjax import api, budget, decode
-from mtpjax.budget import Calibration, Entry, Level, PassCosts, device_name
-from mtpjax.budget.levels import HEADS
+from mtpjax import api
+from mtpjax.budget import Calibration, Entry, device_name
 from mtpjax.checkpoint import WorkDir
 from mtpjax.data import Rows
+from mtpjax.decode import Request
 from mtpjax.errors import UserError
 from mtpjax.evals import class_requests, figures, held_out_requests
-from mtpjax.evals.drafts.candidate_ranks import candidate_ranks
-from mtpjax.evals.drafts.class_report import decode_texts
-from mtpjax.evals.speed.pass_costs import (
-  COST_SIZES,
-  measure_draft_secs,
-  measure_pass_costs,
-)
+from mtpjax.evals.calibration import Calibrator, MakeRequests, report_entry
 from mtpjax.jobs.prompts import read_class_prompts
 from mtpjax.jobs.report import OnReport, make_report, print_rows
 from mtpjax.progress import Progress, print_line
-
-# Gain below which none is taken: measured costs differ by as much from run to
-# run, and drafts that lose cost as much as drafts that win bring.
-_MARGIN = 0.1
-# (number, temperature) -> requests.
-MakeRequests = Callable[[int, float], list[decode.Request]]
-# (mode, tree) -> tokens per pass.
-Measured = Callable[[str, decode.Tree], float]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Ranked:
-  """Texts of plain decoding, and the ranks of their tokens."""
-
-  requests: list[decode.Request]
-  ranks: list[np.ndarray]
 
 
 def _alone(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,14 +90,8 @@ def run(
     )
   with Progress(console, f"loading {workdir}"):
     loaded = api.load(workdir, step, base=base)
-  model = loaded.model
-  depths = model.heads.chain_length
-  if not depths:
-    raise UserError(
-      f"calibrate: heads.offsets {model.heads.offsets} have no offset 2 to "
-      "draft with; mode next or lookup is all there is to use"
-    )
   place = WorkDir(workdir)
+  _require_heads(loaded)
   if not os.access(place.path, os.W_OK):
     raise UserError(f"{place.path}: cannot be written to; copy it elsewhere")
   if prompts is None:
@@ -130,87 +100,88 @@ def run(
       rows, prompt_length, new_tokens, loaded.missing_ids
     )
   else:
-    own = [
-      loaded.encode(prompt, f"prompts {prompts}")
-      for of_class in read_class_prompts(prompts).values()
-      for prompt in of_class
-    ]
+    own = _own_prompts(loaded, prompts)
     texts = min(texts, len(own))
-    if texts < 2:
-      raise UserError(
-        f"--prompts {prompts}: half of the texts judge what the others bring; "
-        "give two prompts or more"
-      )
     make_requests = _of_prompts(own, new_tokens, loaded.missing_ids)
-  rank = _Ranker(loaded, make_requests, texts, depths)
-  widest = min(budget.MISS, model.config.vocab_size, 10)
+  calibrator = Calibrator(
+    loaded.model, loaded.params, loaded.decode_params, loaded.eos_ids,
+    loaded.config.decode, make_requests, repeats,
+  )  # fmt: skip
   entries: list[Entry] = []
-  report: list[dict[str, Any]] = []
+  result = make_report(
+    [],
+    loaded.config,
+    {
+      "texts": texts,
+      "step": loaded.step,
+      "prompts": str(prompts) if prompts else None,
+    },
+  )
   for temperature in temperatures:
     with Progress(
       console, f"decoding {texts} texts at temperature {temperature:g}"
     ):
-      grown_on, judged_on = rank(temperature)
-    trees = budget.grow(grown_on.ranks, max_nodes, widest)
-    known = _known_trees(depths, widest)
-    tried: dict[tuple[str, decode.Tree], float] = {}
-    measured = functools.partial(_tokens_per_pass, loaded, judged_on, tried)
+      decoded = calibrator.texts(texts, temperature, max_nodes)
     for batch in batches:
-      requests = make_requests(batch, temperature)
       with Progress(console, f"measuring passes of {batch} rows"):
-        costs, others = _measure(loaded, requests, trees, repeats, measured)
-        draft_secs = measure_draft_secs(
-          model, loaded.decode_params, requests, repeats
-        )
-      choice = budget.choose(trees, judged_on.ranks, costs, _MARGIN, others)
-      levels = budget.ladder(choice, trees, judged_on.ranks, costs)
-      entry = Entry(batch, temperature, costs, draft_secs, choice, levels)
+        entry, others = calibrator.entry(decoded, batch, temperature)
       entries.append(entry)
-      named = [
-        *((name, Level(tree, 1.0, 1.0)) for name, tree in known),
-        *((f"{one.mode} {one.tree.max_depth}", one) for one in others),
-        ("chosen", choice.level),
-      ]
+      named = calibrator.checked(entry, others)
       checks = []
       with Progress(console, "decoding with trees", len(named)) as progress:
         for name, level in named:
           progress.update(text=f"decoding with trees: {name}")
-          checks.append(_check(name, level, costs, grown_on, measured))
+          checks.append(calibrator.check(decoded, entry, name, level))
           progress.update(len(checks))
-      report.append(
-        {
-          "batch": batch,
-          "temperature": temperature,
-          "positions": sum(len(r) for r in grown_on.ranks),
-          "chosen": choice.to_dict(),
-          "reach": budget.reach(choice.tree, judged_on.ranks).tolist()
-          if choice.mode == HEADS
-          else None,
-          "draft_secs": draft_secs,
-          "curve": budget.curve(trees, judged_on.ranks, costs),
-          "checks": checks,
-        }
-      )
-      _print(console, entry, report[-1])
-      settings = {
-        "texts": texts,
-        "step": loaded.step,
-        "prompts": str(prompts) if prompts else None,
-      }
-      result = make_report(report, loaded.config, settings)
+      result["rows"].append(report_entry(decoded, entry, checks))
+      _print(console, entry, checks)
       if on_report is not None:
         on_report(result)
-  figure = place.calibration.with_suffix(".png")
-  Calibration(loaded.step, device_name(), tuple(entries)).save(
+  _save(place, loaded.step, entries, result, console)
+  return result
+
+
+def _require_heads(loaded: api.Loaded) -> None:
+  heads = loaded.model.heads
+  if not heads.chain_length:
+    raise UserError(
+      f"calibrate: heads.offsets {heads.offsets} have no offset 2 to draft "
+      "with; mode next or lookup is all there is to use"
+    )
+
+
+def _own_prompts(loaded: api.Loaded, prompts: pathlib.Path) -> list[list[int]]:
+  own = [
+    loaded.encode(prompt, f"prompts {prompts}")
+    for of_class in read_class_prompts(prompts).values()
+    for prompt in of_class
+  ]
+  if len(own) < 2:
+    raise UserError(
+      f"--prompts {prompts}: half of the texts judge what the others gave; "
+      "give two prompts or more"
+    )
+  return own
+
+
+def _save(
+  place: WorkDir,
+  step: int,
+  entries: list[Entry],
+  result: dict[str, Any],
+  console: rich.console.Console,
+) -> None:
+  """Saves the calibration, and a figure of it where that can be drawn."""
+  Calibration(step, device_name(), tuple(entries)).save(
     place.calibration, result
   )
   print_line(console, f"saved {place.calibration}")
+  figure = place.calibration.with_suffix(".png")
   try:
-    figures.save_budget_figure(figure, report)
+    figures.save_budget_figure(figure, result["rows"])
     print_line(console, f"and {figure}")
   except UserError as error:
     print_line(console, f"no figure: {error}")
-  return result
 
 
 def _of_rows(
@@ -219,7 +190,7 @@ def _of_rows(
   """Returns what makes requests of held-out rows."""
   length = min(prompt_length, rows.row_length // 2)
 
-  def make(n: int, temperature: float) -> list[decode.Request]:
+  def make(n: int, temperature: float) -> list[Request]:
     return held_out_requests(
       rows, n, length, new_tokens, missing_ids, temperature
     )
@@ -232,7 +203,7 @@ def _of_prompts(
 ) -> MakeRequests:
   """Returns what makes requests of prompts, from the first when they end."""
 
-  def make(n: int, temperature: float) -> list[decode.Request]:
+  def make(n: int, temperature: float) -> list[Request]:
     taken = [prompts[i % len(prompts)] for i in range(n)]
     return class_requests(
       {"prompts": taken}, new_tokens, missing_ids, temperature
@@ -241,145 +212,8 @@ def _of_prompts(
   return make
 
 
-class _Ranker:
-  """Decodes prompts plainly and ranks what came."""
-
-  def __init__(
-    self,
-    loaded: api.Loaded,
-    make_requests: MakeRequests,
-    texts: int,
-    depths: int,
-  ):
-    self._loaded = loaded
-    self._make_requests = make_requests
-    self._texts = texts
-    self._depths = depths
-
-  def __call__(self, temperature: float) -> tuple[_Ranked, _Ranked]:
-    """Returns texts to grow trees on, and as many to judge them by."""
-    requests = self._make_requests(self._texts, temperature)
-    results = _decode(self._loaded, decode.Tree.root(), requests)
-    ranks = candidate_ranks(
-      self._loaded.model, self._loaded.params, requests, results, self._depths
-    )
-    return (
-      _Ranked(requests[::2], ranks[::2]),
-      _Ranked(requests[1::2], ranks[1::2]),
-    )
-
-
-def _decode(
-  loaded: api.Loaded, tree: decode.Tree, requests: Sequence[decode.Request]
-) -> list[decode.Result]:
-  return decode_texts(
-    loaded.model, loaded.decode_params, tree, requests,
-    loaded.eos_ids,
-  )  # fmt: skip
-
-
-def _measure(
-  loaded: api.Loaded,
-  requests: Sequence[decode.Request],
-  trees: Sequence[decode.Tree],
-  repeats: int,
-  measured: Measured,
-) -> tuple[PassCosts, list[Level]]:
-  """Measures passes.
-
-  Returns:
-    What nodes and heads cost, told apart, and what other drafters do: their
-    tokens per pass are of texts decoded, not predicted.
-  """
-  depths = loaded.model.heads.chain_length
-  # As many nodes, once after all heads and once after one of them.
-  deep, flat = decode.Tree.chain(depths), decode.Tree.from_branching((depths,))
-  grown = [trees[n - 1] for n in COST_SIZES if n <= len(trees)]
-  others = [
-    (name, mode, decode.Tree.chain(length))
-    for name, mode in decode.MODES.items()
-    for length in mode.lengths_tried
-  ]
-  points = measure_pass_costs(
-    loaded.model, loaded.decode_params, requests, [deep, flat, *grown], repeats,
-    [
-      (mode.drafter(loaded.model, loaded.config.decode, tree, 0), tree)
-      for _, mode, tree in others
-    ],
-  )  # fmt: skip
-  n = len(points) - len(others)
-  levels = [
-    Level(tree, measured(name, tree), secs, name)
-    for (name, _, tree), (_, secs) in zip(others, points[n:], strict=True)
-  ]
-  head_secs = 0.0
-  if depths > 1:
-    head_secs = max(points[0][1] - points[1][1], 0.0) / (depths - 1)
-  costs = PassCosts(
-    tuple(
-      # Noise must not make a pass free.
-      (nodes, max(secs - tree.max_depth * head_secs, secs / 10))
-      for tree, (nodes, secs) in zip(grown, points[2:n], strict=True)
-    ),
-    head_secs,
-  )
-  return costs, levels
-
-
-def _known_trees(depths: int, widest: int) -> list[tuple[str, decode.Tree]]:
-  """Returns the chain, and Medusa's tree where it fits."""
-  medusa = decode.parse_tree("medusa-63").cut(depths)
-  trees = [("chain", decode.Tree.chain(depths))]
-  return [*trees, ("medusa-63", medusa)] if medusa.width <= widest else trees
-
-
-def _tokens_per_pass(
-  loaded: api.Loaded,
-  judged_on: _Ranked,
-  tried: dict[tuple[str, decode.Tree], float],
-  mode: str,
-  tree: decode.Tree,
-) -> float:
-  """Decodes texts with a drafter and a tree, once."""
-  if (mode, tree) not in tried:
-    drafter = decode.MODES[mode].drafter(
-      loaded.model, loaded.config.decode, tree, 0
-    )
-    results = decode_texts(
-      loaded.model, loaded.decode_params, tree, judged_on.requests,
-      loaded.eos_ids, drafter if tree.max_depth else None,
-    )  # fmt: skip
-    tried[mode, tree] = decode.tokens_per_pass(results) or 1.0
-  return tried[mode, tree]
-
-
-def _check(
-  name: str,
-  level: Level,
-  costs: PassCosts,
-  grown_on: _Ranked,
-  measured: Measured,
-) -> dict[str, Any]:
-  """Compares a prediction with decoding texts it did not see."""
-  tree, found = level.tree, measured(level.mode, level.tree)
-  if level.mode == HEADS:
-    predicted = budget.predicted(tree, grown_on.ranks)
-    secs = costs.secs(tree.size, tree.max_depth)
-  else:
-    predicted, secs = level.tokens_per_pass, level.pass_secs
-  return {
-    "tree": name,
-    "nodes": tree.size,
-    "depth": tree.max_depth,
-    "predicted": predicted,
-    "measured": found,
-    "predicted_over_measured": predicted / found,
-    "speed_over_plain": found * costs.secs(1) / secs,
-  }
-
-
 def _print(
-  console: rich.console.Console, entry: Entry, report: dict[str, Any]
+  console: rich.console.Console, entry: Entry, checks: list[dict[str, Any]]
 ) -> None:
   plain = entry.costs.secs(1)
   sizes = [n for n, _ in entry.costs.points]
@@ -394,7 +228,7 @@ def _print(
   print_rows(
     console,
     "tokens per pass on held-out texts",
-    report["checks"],
+    checks,
     {
       "tree": "tree", "nodes": "nodes", "depth": "depth",
       "predicted": "predicted", "measured": "measured",
@@ -402,7 +236,7 @@ def _print(
     },
   )  # fmt: skip
   print_line(console, f"use {entry.choice.reason}")
-  chain, chosen = report["checks"][0], report["checks"][-1]
+  chain, chosen = checks[0], checks[-1]
   lead = chain["speed_over_plain"] - chosen["speed_over_plain"]
   if lead > 0 and chosen["nodes"] > 1:
     print_line(

@@ -276,9 +276,9 @@ def _specs(
   path = WorkDir(workdir).calibration
   if path.is_file():
     calibration = budget.Calibration.load(path)
-    if calibration.device == budget.device_name():
+    if calibration.is_of_this_device:
       modes.append("auto")
-      chosen = calibration.nearest(1, 0.0).choice.level
+      chosen = calibration.level(1, 0.0)
   return mode_specs(loaded.model, modes, stages, calibrated=chosen)
 
 

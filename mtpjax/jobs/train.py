@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -28,6 +28,7 @@ from mtpjax.heads import EVERYTHING, MultiTokenModel, Trained, count_params
 from mtpjax.losses import check_target
 from mtpjax.progress import Progress, print_line
 from mtpjax.train import (
+  Hook,
   JsonLines,
   Program,
   Run,
@@ -41,8 +42,78 @@ from mtpjax.train import (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class _Parts:
+  """What a run is put together from, before anything is written.
+
+  Attributes:
+    config: the experiment, completed by its base and its tokenizer.
+    tokenizer: of the rows and of the base.
+    fingerprint: of the prepared rows.
+    base: the pretrained model; None trains from scratch.
+    program: what trains it.
+    train_rows: rows to learn from.
+    validation_rows: rows to evaluate on; may be none.
+  """
+
+  config: Config
+  tokenizer: Tokenizer
+  fingerprint: dict[str, Any]
+  base: Base | None
+  program: Program
+  train_rows: Any
+  validation_rows: Any
+
+  @classmethod
+  def of(cls, config: Config, place: WorkDir) -> "_Parts":
+    """Opens everything that an experiment names, and checks it."""
+    check_target(config)
+    data = config.data
+    tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
+    fingerprint = require_prepared_for(data, tokenizer)
+    base = None
+    if config.base.path:
+      base = _base(config, place)
+      config = _on_base(config, base, tokenizer)
+    config = with_vocabulary(config, tokenizer)
+    mesh = parallel.make_mesh(config.mesh)
+    parallel.check_batch(
+      config.train.batch_size // config.train.accumulation, mesh,
+      "train.batch_size / train.accumulation",
+    )  # fmt: skip
+    trained = Trained(("heads",)) if config.base.is_frozen else EVERYTHING
+    program = Program.build(config, mesh, trained)
+    rows = [open_rows(data.path, split) for split in ("train", "validation")]
+    for split in rows:
+      require_within(split, tokenizer, config.model.vocab_size)
+    return cls(config, tokenizer, fingerprint, base, program, *rows)
+
+  def with_states(self, lm: Any, console: rich.console.Console) -> "_Parts":
+    """Returns the same with the base's states beside its rows, if asked for."""
+    if not self.config.base.states:
+      return self
+    train, validation = (
+      _with_states(self, lm, rows, console)
+      for rows in (self.train_rows, self.validation_rows)
+    )
+    return dataclasses.replace(
+      self, train_rows=train, validation_rows=validation
+    )
+
+  def metadata(self, base: Base | None) -> dict[str, Any]:
+    """Returns what is saved with every checkpoint."""
+    return {
+      "config": self.config.to_dict(),
+      "data": self.fingerprint["id"],
+      "tokenizer": self.tokenizer.fingerprint,
+    } | ({"base": base.reference} if base is not None else {})
+
+
 def run(
-  config: Config, workdir: str | pathlib.Path, console: rich.console.Console
+  config: Config,
+  workdir: str | pathlib.Path,
+  console: rich.console.Console,
+  hooks: Sequence[Hook] = (),
 ) -> dict[str, Any]:
   """Trains `config` in `workdir`, from its latest checkpoint if it has one.
 
@@ -50,6 +121,7 @@ def run(
     config: the experiment.
     workdir: see `mtpjax.checkpoint.workdir`.
     console: gets one line per window of steps, and the time left.
+    hooks: what else to do between steps.
 
   Returns:
     {"step", "workdir", "metrics"}: the last step, and its last metrics.
@@ -58,37 +130,16 @@ def run(
     UserError: the data is not prepared, the work directory is another run's
       or in use, or the run diverged.
   """
-  check_target(config)
-  data = config.data
-  tokenizer = load_tokenizer(data.tokenizer, data.bos_token, data.eos_tokens)
-  fingerprint = require_prepared_for(data, tokenizer)
-  base = None
-  if config.base.path:
-    base = _base(config, WorkDir(workdir))
-    config = _on_base(config, base, tokenizer)
-  config = with_vocabulary(config, tokenizer)
-  mesh = parallel.make_mesh(config.mesh)
-  parallel.check_batch(
-    config.train.batch_size // config.train.accumulation, mesh,
-    "train.batch_size / train.accumulation",
-  )  # fmt: skip
-  is_frozen = base is not None and not config.base.is_trained
-  program = Program.build(
-    config, mesh, Trained(("heads",)) if is_frozen else EVERYTHING
-  )
-  model = program.model
-  train_rows: Any = open_rows(data.path, "train")
-  validation_rows: Any = open_rows(data.path, "validation")
-  for rows in (train_rows, validation_rows):
-    require_within(rows, tokenizer, config.model.vocab_size)
   place = WorkDir(workdir)
+  parts = _Parts.of(config, place)
+  config, program = parts.config, parts.program
   say = functools.partial(print_line, console)
   place.make()
   with place.hold(say), Store(place.checkpoints, config.train.keep) as store:
-    place.claim(config, fingerprint)
-    tokenizer.save(place.path)
+    place.claim(config, parts.fingerprint)
+    parts.tokenizer.save(place.path)
     state, frozen, base, decay_steps = _begin(
-      program, base, place, store, say, console
+      program, parts.base, place, store, say, console
     )
     start = int(state.step)
     if start >= config.train.steps:
@@ -97,59 +148,52 @@ def run(
         "do; raise --train.steps to go on"
       )
       return {"step": start, "workdir": str(place.path), "metrics": {}}
-    say(_describe_run(mesh, config, fingerprint))
-    for line in _about_schedule(config, is_frozen, start, decay_steps):
+    say(_describe_run(program.model.mesh, config, parts.fingerprint))
+    for line in _about_schedule(config, start, decay_steps):
       say(line)
-
-    if config.base.states:
-      assert base is not None
-      train_rows, validation_rows = (
-        _with_states(
-          model, frozen["lm"], rows, config, base, fingerprint, console
-        )
-        for rows in (train_rows, validation_rows)
-      )
-    loader = Loader(
-      train_rows, config.train.batch_size, config.train.seed,
-      jax.process_index(), jax.process_count(),
-    )  # fmt: skip
-
-    evaluate = None
-    if len(validation_rows) and config.train.eval_every:
-      per_offset = make_evaluator(
-        model, config.loss, validation_rows, config.train.batch_size,
-        config.train.eval_batches, say,
-      )  # fmt: skip
-
-      def evaluate(params: Any) -> dict[str, float]:
-        return flatten(per_offset(frozen | params), config.heads.offsets)
-
+    parts = parts.with_states(frozen.get("lm"), console)
     with _Reporter(place, config, start, console) as report:
       state = train(
         Run(
           config=config,
-          model=model,
+          model=program.model,
           train_step=program.step(frozen),
-          loader=loader,
+          loader=Loader(
+            parts.train_rows, config.train.batch_size, config.train.seed,
+            jax.process_index(), jax.process_count(),
+          ),
           store=store,
-          metadata={
-            "config": config.to_dict(),
-            "data": fingerprint["id"],
-            "tokenizer": tokenizer.fingerprint,
-          }
-          | ({"base": base.reference} if base is not None else {}),
-          evaluate=evaluate,
+          metadata=parts.metadata(base),
+          evaluate=_evaluator(parts, frozen, say),
           report=report,
+          hooks=hooks,
           say=say,
           note=report.note,
         ),
         state,
-      )
+      )  # fmt: skip
+    say(f"saved in {place.path}")
   return {
     "step": int(state.step),
     "workdir": str(place.path),
     "metrics": report.last,
   }
+
+
+def _evaluator(
+  parts: _Parts, frozen: dict[str, Any], say: Callable[[str], None]
+) -> Callable[[Any], dict[str, float]] | None:
+  """Returns what evaluates the parts that learn; None if that is not asked."""
+  config, rows = parts.config, parts.validation_rows
+  if not len(rows) or not config.train.eval_every:
+    return None
+  per_offset = make_evaluator(
+    parts.program.model, config.loss, rows, config.train.batch_size,
+    config.train.eval_batches, say,
+  )  # fmt: skip
+  return lambda params: flatten(
+    per_offset(frozen | params), config.heads.offsets
+  )
 
 
 def _base(config: Config, place: WorkDir) -> Base:
@@ -188,15 +232,11 @@ def _on_base(config: Config, base: Base, tokenizer: Tokenizer) -> Config:
 
 
 def _with_states(
-  model: MultiTokenModel,
-  lm: Any,
-  rows: Any,
-  config: Config,
-  base: Base,
-  fingerprint: dict[str, Any],
-  console: rich.console.Console,
+  parts: _Parts, lm: Any, rows: Any, console: rich.console.Console
 ) -> Any:
   """Returns the rows with the frozen base's states; see `cache_states`."""
+  config, base = parts.config, parts.base
+  assert base is not None
   run = 0
 
   def report(done: int, of: int) -> None:
@@ -207,8 +247,8 @@ def _with_states(
   text = f"base.states: running {rows.split} rows through the base"
   with Progress(console, text, len(rows)) as progress:
     with_states = cache_states(
-      model, lm, rows, config.base.states,
-      {"base": base.digest, "data": fingerprint["id"]},
+      parts.program.model, lm, rows, config.base.states,
+      {"base": base.digest, "data": parts.fingerprint["id"]},
       config.train.batch_size, report,
     )  # fmt: skip
   if run:
@@ -243,7 +283,7 @@ def _begin(
     of, and the decay steps that the schedule had so far.
   """
   config, model = program.config, program.model
-  is_frozen = base is not None and not config.base.is_trained
+  is_frozen = config.base.is_frozen
   is_fresh = store.latest_step() is None
   decay_steps = config.optim.decay_steps
   if not is_fresh:
@@ -261,8 +301,9 @@ def _begin(
         parallel.abstract_arrays(model.abstract(), model.mesh)["lm"], say
       )
   if is_fresh:
+    given = {} if lm is None else {"lm": lm}
     with Progress(console, "making the parameters"):
-      state = jax.block_until_ready(program.create_state(lm))
+      state = jax.block_until_ready(program.create_state(given))
     say(_describe(model, config))
   else:
     say(f"resuming {place.path} from step {int(state.step)}")
@@ -303,14 +344,11 @@ def _describe_run(
   )
 
 
-def _about_schedule(
-  config: Config, is_frozen: bool, start: int, decay_steps: int
-) -> list[str]:
+def _about_schedule(config: Config, start: int, decay_steps: int) -> list[str]:
   """Says what is unusual about the schedule of this start.
 
   Args:
     config: the experiment.
-    is_frozen: only the heads learn, by their own schedule.
     start: steps done.
     decay_steps: those of the checkpoint that was restored.
 
@@ -319,6 +357,7 @@ def _about_schedule(
   """
   optim, steps = config.optim, config.train.steps
   lines = []
+  is_frozen = config.base.is_frozen  # only the heads learn, by their schedule
   rate = make_schedule(optim, of_heads=is_frozen)
   if optim.decay_steps != decay_steps:
     before = dataclasses.replace(optim, decay_steps=decay_steps)

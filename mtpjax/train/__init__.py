@@ -1,5 +1,6 @@
 """Optimizer, state, step, loop and metrics."""
 
+from mtpjax.train.hooks import Hook
 from mtpjax.train.loop import Run, train
 from mtpjax.train.metrics import (
   JsonLines,
@@ -14,8 +15,9 @@ from mtpjax.train.states import RowsWithStates, cache_states
 from mtpjax.train.step import StepMetrics, loss_and_gradients, make_train_step
 
 __all__ = [
-  "Program",
+  "Hook",
   "JsonLines",
+  "Program",
   "RowsWithStates",
   "Run",
   "StepMetrics",

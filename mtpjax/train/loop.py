@@ -2,7 +2,7 @@
 
 import dataclasses
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ from mtpjax.data import Loader
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel, train_flops_per_token
 from mtpjax.train.hardware import peak_flops
+from mtpjax.train.hooks import Hook, run_hooks
 from mtpjax.train.metrics import Window
 from mtpjax.train.state import TrainState
 from mtpjax.train.step import StepMetrics
@@ -37,6 +38,8 @@ class Run:
     metadata: saved with every checkpoint.
     evaluate: parameters -> values by name; None to never evaluate.
     report: receives all metrics.
+    hooks: what else to do between steps, after the evaluation and before the
+      save.
     say: receives warnings, a line each.
     note: receives what is happening, in a word, whenever that changes.
   """
@@ -49,6 +52,7 @@ class Run:
   metadata: dict[str, Any]
   evaluate: Callable[[Any], dict[str, float]] | None
   report: Report
+  hooks: Sequence[Hook] = ()
   say: Callable[[str], None] = print
   note: Callable[[str], None] = lambda text: None
 
@@ -73,6 +77,7 @@ def train(run: Run, state: TrainState) -> TrainState:
   """
   config = run.config.train
   meter = _Meter(run)
+  hooks = _hooks(run, meter)
   late: tuple[int, StepMetrics] | None = None
   step = int(state.step)
   is_first = True
@@ -87,29 +92,16 @@ def train(run: Run, state: TrainState) -> TrainState:
         meter.read(*late)
       late = step, metrics
       is_last, is_stopping = step == config.steps, bool(stop_signal())
-      is_saving = is_last or is_stopping or step % config.save_every == 0
-      evaluate = run.evaluate if _is_due(step, config, is_last) else None
-      if is_saving or evaluate:
+      due = [h for h in hooks if h.is_due(step, is_last, is_stopping)]
+      if due:
         meter.read(*late)
         late = None
         # A line ends here, so that a resumed run writes the same lines.
         meter.write(step)
-      # Evaluated before it is saved, so that a run that dies in between does
-      # both again; saved even if the evaluation fails.
-      try:
-        if evaluate:
-          run.note("evaluating")
-          values = evaluate(state.params)
-          meter.warn_of_nothing(step, values, "in the evaluation")
-          run.report(step, "eval", values)
-      finally:
-        if is_saving:
-          run.note("saving")
-          metadata = {**run.metadata, "step": step}
-          run.store.save(step, state, metadata, log=run.say)
+        run_hooks(due, step, state, run.note)
       if is_stopping:
         break
-      if evaluate or is_first:
+      if is_first or not all(hook.is_timed for hook in due):
         # Neither evaluation nor compilation is training.
         meter.window.start_clock()
       is_first = False
@@ -125,9 +117,29 @@ def train(run: Run, state: TrainState) -> TrainState:
   return state
 
 
-def _is_due(step: int, config: config_lib.Train, is_last: bool) -> bool:
-  """Whether an evaluation is due after this step."""
-  return is_last or (config.eval_every > 0 and step % config.eval_every == 0)
+def _hooks(run: Run, meter: "_Meter") -> list[Hook]:
+  """Returns what is done between steps, in order.
+
+  Saved last, so that a run that dies before that does all of it again.
+  """
+  config = run.config.train
+  hooks = list(run.hooks)
+  if run.evaluate is not None:
+    evaluate = run.evaluate
+
+    def report(step: int, state: TrainState) -> None:
+      values = evaluate(state.params)
+      meter.warn_of_nothing(step, values, "in the evaluation")
+      run.report(step, "eval", values)
+
+    hooks.insert(0, Hook("evaluating", report, config.eval_every))
+
+  def save(step: int, state: TrainState) -> None:
+    run.store.save(step, state, {**run.metadata, "step": step}, log=run.say)
+
+  # Its seconds are training's: it goes on in the background.
+  saving = Hook("saving", save, config.save_every, on_stop=True, is_timed=True)
+  return [*hooks, saving]
 
 
 class _Meter:

@@ -65,8 +65,8 @@ def make_optimizer(
 
   Args:
     config: the hyperparameters.
-    boxes: the tree of `Logical` boxes around the parameters that are trained,
-      {"lm": ..., "heads": ...} or one of them.
+    boxes: the trees of `Logical` boxes around the parts that learn, by name.
+      Only "lm" waits `heads_only_steps` and has the whole rate.
 
   Returns:
     The optax transformation.
@@ -74,7 +74,7 @@ def make_optimizer(
 
   def adamw(name: str, mask: Any) -> optax.GradientTransformation:
     return optax.adamw(
-      make_schedule(config, of_heads=name == "heads"),
+      make_schedule(config, of_heads=name != "lm"),
       b1=config.b1,
       b2=config.b2,
       eps=config.eps,
@@ -94,7 +94,7 @@ def make_optimizer(
   is_alike = config.heads_lr_ratio == 1 and not config.heads_only_steps
   if is_alike and not config.clips_apart:
     return optax.chain(clip, adamw("lm", decays))
-  # Of each part the other is not there.
+  # To the optimizer of a part the others are not there.
   absent = {name: optax.MaskedNode() for name in boxes}
   each = {name: adamw(name, absent | {name: decays[name]}) for name in boxes}
   if config.clips_apart:
@@ -108,7 +108,7 @@ def clipped_norm(config: config_lib.Optim, grads: Any) -> jax.Array:
 
   Args:
     config: the hyperparameters.
-    grads: {"lm": ..., "heads": ...} or one of them.
+    grads: of the parts that learn, by name.
 
   Returns:
     A scalar.

@@ -1,7 +1,7 @@
 """What trains a configuration on a mesh; needs no data."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -9,10 +9,11 @@ import optax
 
 from mtpjax import config as config_lib
 from mtpjax import parallel
-from mtpjax.heads import EVERYTHING, MultiTokenModel, Trained
+from mtpjax.heads import EVERYTHING, MultiTokenModel, Part, Trained
+from mtpjax.losses import Readout, Schedule, model_loss
 from mtpjax.train.optimizer import make_optimizer
 from mtpjax.train.state import TrainState, abstract_state, create_state
-from mtpjax.train.step import Batch, StepMetrics, make_train_step
+from mtpjax.train.step import Batch, Objective, StepMetrics, make_train_step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Program:
     config: config_lib.Config,
     mesh: jax.sharding.Mesh,
     trained: Trained = EVERYTHING,
+    parts: tuple[Part, ...] = (),
   ) -> "Program":
     """Puts the parts together; makes no array.
 
@@ -44,6 +46,7 @@ class Program:
       config: the experiment; its vocabulary size is known.
       mesh: what everything is laid out on.
       trained: the parts of the parameters that learn.
+      parts: what the parameters have beside "lm" and "heads".
 
     Returns:
       The program.
@@ -51,7 +54,7 @@ class Program:
     Raises:
       UserError: a model that cannot be.
     """
-    model = MultiTokenModel(config.model, config.heads, mesh)
+    model = MultiTokenModel(config.model, config.heads, mesh, parts=parts)
     optimizer = make_optimizer(config.optim, trained.of(model.abstract()))
     return cls(config, model, optimizer, trained)
 
@@ -64,21 +67,31 @@ class Program:
     boxes = self.trained.frozen(self.model.abstract())
     return parallel.abstract_arrays(boxes, self.model.mesh)
 
-  def create_state(self, lm: Any = None) -> TrainState:
+  def create_state(self, given: Mapping[str, Any] | None = None) -> TrainState:
     """Initialises the state of step 0, sharded from the start.
 
     Args:
-      lm: parameters of a pretrained model; None makes new ones.
+      given: pretrained parts, such as "lm"; the others are new.
     """
     key = jax.random.key(self.config.train.seed)
-    return create_state(self.model, self.optimizer, key, lm, self.trained)
+    return create_state(self.model, self.optimizer, key, given, self.trained)
 
   def step(
-    self, frozen: Any = None
+    self,
+    frozen: Mapping[str, Any] | None = None,
+    objective: Objective = model_loss,
+    schedule: Schedule | None = None,
+    readouts: tuple[Readout, ...] = (),
   ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
     """Returns the jitted step; see `make_train_step`.
 
     Args:
       frozen: the parts that do not learn.
+      objective: what is minimised.
+      schedule: weights and active offsets by step; None takes `loss.weights`.
+      readouts: what else to report per target, by name.
     """
-    return make_train_step(self.model, self.optimizer, self.config, frozen)
+    return make_train_step(
+      self.model, self.optimizer, self.config, frozen, objective=objective,
+      schedule=schedule, readouts=readouts,
+    )  # fmt: skip

@@ -1,5 +1,6 @@
 """What a step reads and replaces, created where it will live."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,8 +17,8 @@ class TrainState(struct.PyTreeNode):
 
   Attributes:
     step: completed optimizer steps, int32.
-    params: what is trained: {"lm": ..., "heads": ...}, or {"heads": ...} on a
-      frozen base.
+    params: the parts that learn: {"lm": ..., "heads": ...}, or {"heads": ...}
+      on a frozen base.
     opt_state: the state of the optax transformation.
   """
 
@@ -30,10 +31,10 @@ def _init_boxed(
   model: MultiTokenModel,
   optimizer: optax.GradientTransformation,
   key: jax.Array,
-  lm: Any,
+  given: Mapping[str, Any] | None,
   trained: Trained,
 ) -> TrainState:
-  params = trained.of(model.init_boxed(key, lm))
+  params = trained.of(model.init_boxed(key, given))
   # optax maps over the boxes, so that its moments inherit their names.
   return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 
@@ -64,7 +65,7 @@ def create_state(
   model: MultiTokenModel,
   optimizer: optax.GradientTransformation,
   key: jax.Array,
-  lm: Any = None,
+  given: Mapping[str, Any] | None = None,
   trained: Trained = EVERYTHING,
 ) -> TrainState:
   """Initialises the state, sharded from the start.
@@ -73,7 +74,7 @@ def create_state(
     model: the model.
     optimizer: from `make_optimizer`.
     key: a PRNG key.
-    lm: parameters of a pretrained model; None makes new ones.
+    given: pretrained parts, such as "lm"; the others are new.
     trained: the parts that learn; others are no part of the state.
 
   Returns:
@@ -83,7 +84,7 @@ def create_state(
     lambda leaf: leaf.sharding, abstract_state(model, optimizer, trained)
   )
 
-  def init(key: jax.Array, lm: Any) -> TrainState:
-    return parallel.unbox(_init_boxed(model, optimizer, key, lm, trained))
+  def init(key: jax.Array, given: Any) -> TrainState:
+    return parallel.unbox(_init_boxed(model, optimizer, key, given, trained))
 
-  return jax.jit(init, out_shardings=shardings)(key, lm)
+  return jax.jit(init, out_shardings=shardings)(key, given)

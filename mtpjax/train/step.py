@@ -11,7 +11,7 @@ from flax import struct
 
 from mtpjax import config as config_lib
 from mtpjax.heads import MultiTokenModel
-from mtpjax.heads.parts import EVERYTHING, Trained
+from mtpjax.heads.parts import Trained
 from mtpjax.losses import (
   Constant,
   OffsetSums,
@@ -25,6 +25,8 @@ from mtpjax.train.optimizer import clipped_norm, make_schedule
 from mtpjax.train.state import TrainState
 
 Batch = dict[str, jax.Array]
+# What is minimised: takes what `model_loss` takes, and returns what it returns.
+Objective = Callable[..., tuple[jax.Array, OffsetSums]]
 
 
 # How the steps of a window become one value of a line: "mean" over steps, or
@@ -76,11 +78,6 @@ def _cut_batch(batch: Batch, parts: int) -> Batch:
   }
 
 
-def _trained(frozen: Any) -> Trained:
-  """Returns what learns beside what is frozen."""
-  return Trained(tuple(p for p in EVERYTHING.parts if p not in (frozen or {})))
-
-
 def _own_norms(grads: Any) -> jax.Array:
   layers = grads.get("lm", {}).get("layers", ())
   last_layer = jax.tree.map(lambda g: g[-1], layers)
@@ -98,6 +95,7 @@ def loss_and_gradients(
   batch: Batch,
   frozen: Any = None,
   *,
+  objective: Objective = model_loss,
   schedule: Schedule | None = None,
   step: Any = 0,
   readouts: tuple[Readout, ...] = (),
@@ -109,11 +107,11 @@ def loss_and_gradients(
     loss: the loss.
     accumulation: parts the batch is run in; the result does not depend on it
       but for rounding.
-    params: what is trained: {"lm": ..., "heads": ...}, or {"heads": ...}.
+    params: the parts that learn.
     batch: `tokens`, `segments`, `positions`, `loss_mask`, each [B, T]; see
       `model_loss` for `hidden`.
-    frozen: the parts that are not trained, {"lm": ...}; they are run without
-      keeping activations.
+    frozen: the other parts; they are run without keeping activations.
+    objective: what is minimised.
     schedule: weights and active offsets; None takes `loss.weights`.
     step: completed steps, for the schedule.
     readouts: see `multi_offset_loss`.
@@ -130,9 +128,9 @@ def loss_and_gradients(
   probes_M = jnp.zeros(len(model.heads.offsets), wide)
 
   def part_loss(params, probes_M, rows):
-    return model_loss(
+    return objective(
       model, loss, (frozen or {}) | params, probes_M, rows, coefficients_M,
-      _trained(frozen), readouts=readouts, n_active=n_active,
+      Trained(tuple(params)), readouts=readouts, n_active=n_active,
     )  # fmt: skip
 
   gradients = jax.value_and_grad(part_loss, argnums=(0, 1), has_aux=True)
@@ -161,6 +159,7 @@ def make_train_step(
   config: config_lib.Config,
   frozen: Any = None,
   *,
+  objective: Objective = model_loss,
   schedule: Schedule | None = None,
   readouts: tuple[Readout, ...] = (),
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepMetrics]]:
@@ -170,8 +169,8 @@ def make_train_step(
     model: the model.
     optimizer: from `make_optimizer`.
     config: loss, clipping and accumulation are read from it.
-    frozen: the parts that are not trained: {"lm": ...} where only the heads
-      are.
+    frozen: the parts that do not learn.
+    objective: what is minimised.
     schedule: weights and active offsets by step; None takes `loss.weights`.
     readouts: what else to report per target, by name.
 
@@ -179,13 +178,14 @@ def make_train_step(
     (state, batch) -> (state, metrics). The state passed in is donated. Where
     loss or gradient are not finite the old state comes back.
   """
-  rate = make_schedule(config.optim, of_heads="lm" not in _trained(frozen))
+  rate = make_schedule(config.optim, of_heads="lm" in (frozen or {}))
   schedule = schedule or Constant(config.loss.weights)
 
   def train_step(state: TrainState, batch: Batch, frozen: Any):
     loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
       model, config.loss, config.train.accumulation, state.params, batch,
-      frozen, schedule=schedule, step=state.step, readouts=readouts,
+      frozen, objective=objective, schedule=schedule, step=state.step,
+      readouts=readouts,
     )  # fmt: skip
     grad_norm = optax.tree.norm(grads)
     is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)

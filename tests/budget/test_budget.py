@@ -284,12 +284,12 @@ def test_a_gain_within_the_margin_is_no_gain():
   assert "would reach only 1.01x of the 1.02x asked for" in choice.reason
 
 
-def test_ladders():
+def test_levels_to_switch_between():
   ranks = skewed_ranks(3)
   trees = budget.grow(ranks, 32)
   costs = levels.PassCosts(((1, 1.0), (6, 1.1), (16, 1.25), (64, 2.5)))
   choice = budget.choose(trees, ranks, costs)
-  plain, small, chosen = budget.ladder(choice, trees, ranks, costs)
+  plain, small, chosen = budget.levels_of(choice, trees, ranks, costs)
   assert plain == levels.Level(Tree.root(), 1.0, 1.0)
   assert chosen.tree == choice.tree
   assert chosen.tokens_per_sec == choice.tokens_per_sec
@@ -308,9 +308,9 @@ def test_ladders():
   assert order == sorted(order) and set(order) == {0, 1, 2}
   # Free passes: never a reason to draft less.
   free = budget.choose(trees, ranks, FLAT)
-  assert len(budget.ladder(free, trees, ranks, FLAT)) == 2
+  assert len(budget.levels_of(free, trees, ranks, FLAT)) == 2
   dear = budget.choose(trees, ranks, LINEAR)
-  (only,) = budget.ladder(dear, trees, ranks, LINEAR)
+  (only,) = budget.levels_of(dear, trees, ranks, LINEAR)
   assert only.tree == Tree.root()
 
 
@@ -319,7 +319,7 @@ def test_records_go_to_json_and_back():
   trees = budget.grow(ranks, 12)
   costs = levels.PassCosts(((1, 0.011), (4, 0.0123), (16, 0.5)))
   choice = budget.choose(trees, ranks, costs)
-  for record in (costs, choice, *budget.ladder(choice, trees, ranks, costs)):
+  for record in (costs, choice, *budget.levels_of(choice, trees, ranks, costs)):
     text = json.dumps(record.to_dict(), allow_nan=False)
     back = type(record).from_dict(json.loads(text))
     assert back == record and hash(back) == hash(record)

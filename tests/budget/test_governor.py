@@ -19,7 +19,7 @@ def speed(level, share):
 
 
 def run(gov, shares, kinds, rng=None):
-  """Runs a chunk per entry of `shares`, which maps kinds to the true rho.
+  """Runs a chunk per entry of `shares`, which maps kinds to the true share.
 
   Returns:
     The level of each chunk.
@@ -52,15 +52,15 @@ def test_it_begins_with_the_fastest_as_predicted():
   assert governor.Governor((PLAIN, SMALL, dear)).level == 1
   assert governor.Governor((PLAIN, dear)).level == 0
   gov = governor.Governor((PLAIN,))
-  assert run(gov, [{"": 0}] * 3, [""]) == [0, 0, 0] and gov.rho("") == 1
+  assert run(gov, [{"": 0}] * 3, [""]) == [0, 0, 0] and gov.share("", 0) == 1
 
 
 def test_good_drafts_stay_at_the_top():
   gov = governor.Governor(LEVELS)
   assert set(run(gov, [{"a": 1}] * 100, ["a"] * ROWS)) == {2}
-  assert gov.rho("a") == pytest.approx(1)
+  assert gov.share("a", 2) == pytest.approx(1)
   assert set(run(gov, [{"a": 1.3}] * 100, ["a"] * ROWS)) == {2}
-  assert gov.rho("a") > 1.25
+  assert gov.share("a", 2) > 1.25
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64])
@@ -111,13 +111,33 @@ def test_a_kind_that_loses_does_not_punish_another():
   gov = governor.Governor(LEVELS)
   shares = [{"prose": 0.0, "code": 1.0}]
   assert run(gov, shares * 60, ["prose"] * ROWS)[-1] == 0
-  assert gov.rho("prose") < 0.6 and gov.rho("code") == 1
+  assert gov.share("prose", 2) < 0.6 and gov.share("code", 2) == 1
   assert run(gov, shares * 40, ["code"] * ROWS) == [2] * 40
   # Rows are what is averaged in a mixed batch.
   assert gov.choose(["code"] * 7 + ["prose"]) == 2
   run(gov, shares * 8, ["prose"] * ROWS)
   assert gov.choose(["code"] + ["prose"] * 7) == 0
   assert gov.choose(["prose"] * ROWS) == 0 and gov.choose(["code"]) == 2
+
+
+def test_a_mode_that_loses_does_not_punish_another():
+  merged = Level(LARGE.tree, 2.3, 0.016, "merged")
+  gov = governor.Governor((PLAIN, LARGE, merged))
+  assert gov.level == 1
+  for _ in range(60):
+    gov.observe("a", 1, PASSES, PASSES)  # the heads are always wrong
+  assert gov.share("a", 1) < 0.1 and gov.share("a", 2) == 1
+  assert gov.choose(["a"]) == 2
+
+
+def test_the_worked_example():
+  gov = governor.Governor(
+    (PLAIN, Level(Tree.chain(2), 3.0, 0.015)), prior_weight=10
+  )
+  gov.observe("a", 1, 15, 10)
+  assert gov.share("a", 1) == pytest.approx(25 / 40)
+  plain, chain = gov._speeds(["a"])
+  assert chain / plain == pytest.approx(2.25 / 1.5)
 
 
 def test_a_small_gain_is_won_back_too():
@@ -143,14 +163,14 @@ def test_the_same_history_gives_the_same_levels():
 def test_what_was_seen_fades_and_is_dropped():
   gov = governor.Governor(LEVELS, prior_weight=10, forgetting=0.5)
   gov.observe("a", 2, 10, 10)  # nothing was right: 14 extra were predicted
-  assert gov.rho("a") == pytest.approx(14 / 28)
+  assert gov.share("a", 2) == pytest.approx(14 / 28)
   gov.tick()
-  assert gov.rho("a") == pytest.approx(14 / 21)
+  assert gov.share("a", 2) == pytest.approx(14 / 21)
   for _ in range(60):
     gov.tick()
-  assert gov.rho("a") == 1 and not gov._seen
+  assert gov.share("a", 2) == 1 and not gov._seen
   gov.observe("a", 0, 99, 99)
-  assert gov.rho("a") == 1
+  assert gov.share("a", 2) == 1
   before = gov.level
   assert gov.choose([]) == before
 

@@ -13,7 +13,8 @@ from mtpjax import config as config_lib
 from mtpjax.budget import Calibration, Choice, Entry, Level, PassCosts
 from mtpjax.checkpoint import WorkDir
 from mtpjax.config import Heads
-from mtpjax.jobs import calibrate
+from mtpjax.evals import calibration as calibrating
+from mtpjax.evals.calibration import Calibrator, Ranked, Texts
 
 WORKDIR = "runs/quickstart"
 SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 9 --repeats 1"
@@ -82,7 +83,7 @@ TREE = Level(decode.Tree.from_branching((3, 2)), 2.0, 1.0)
 LEVELS = {
   "plain": (PLAIN,),
   "tree": (PLAIN, TREE),
-  "ladder": (
+  "three": (
     PLAIN,
     Level(decode.Tree.chain(1), 1.3, 1.1),
     Level(decode.Tree.from_branching((3, 2)), 2.0, 1.2),
@@ -250,19 +251,20 @@ def test_what_heads_cost_is_told_from_what_nodes_cost(monkeypatch):
     # Other drafters cost what they cost: nothing is told apart.
     return fed + [(tree.size, 7.0 + tree.size) for _, tree in others]
 
-  monkeypatch.setattr(calibrate, "measure_pass_costs", known)
+  monkeypatch.setattr(calibrating, "measure_pass_costs", known)
   model = types.SimpleNamespace(heads=Heads(offsets=(1, 2, 3, 4)))
-  loaded = types.SimpleNamespace(
-    model=model, decode_params=None,
-    config=types.SimpleNamespace(decode=config_lib.Decode()),
-  )  # fmt: skip
+  calibrator = Calibrator(
+    model, None, None, (), config_lib.Decode(), lambda *_: [], 1
+  )
   found = {("lookup", 4): 2.5, ("lookup", 7): 3.0}
   modes = {"lookup": decode.MODES["lookup"], "next": decode.MODES["next"]}
   monkeypatch.setattr(decode, "MODES", modes)
   trees = [decode.Tree.chain(n) for n in range(4)]
-  costs, others = calibrate._measure(
-    loaded, [], trees, 1, lambda mode, tree: found[mode, tree.max_depth]
-  )
+  texts = Texts(
+    Ranked([], []), Ranked([], []), trees,
+    lambda mode, tree: found[mode, tree.max_depth],
+  )  # fmt: skip
+  costs, others = calibrator._measure(texts, [])
   assert others == [
     Level(decode.Tree.chain(4), 2.5, 12.0, "lookup"),
     Level(decode.Tree.chain(7), 3.0, 15.0, "lookup"),

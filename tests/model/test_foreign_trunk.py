@@ -409,7 +409,7 @@ def test_parameters_of_the_module_go_in_and_out_unchanged():
   tiny.assert_close(own.unpack(packed), variables["params"], 0)
   model = model_of(own)
   made = jax.jit(
-    lambda lm: parallel.unbox(model.init_boxed(jax.random.key(0), lm))
+    lambda lm: parallel.unbox(model.init_boxed(jax.random.key(0), {"lm": lm}))
   )(packed)
   tiny.assert_close(made["lm"], packed, 0)
 

@@ -137,7 +137,7 @@ def run(
       requests = make_requests(batch, temperature)
       chosen = None
       if calibration is not None:
-        chosen = calibration.nearest(batch, temperature).choice.level
+        chosen = calibration.level(batch, temperature)
       specs = mode_specs(
         model, modes, Stages.of(requests), settings.tree, settings.verifier,
         chosen,
@@ -215,10 +215,7 @@ def _calibration(workdir: str | pathlib.Path | None) -> Calibration | None:
   # Only here: random models need neither data nor checkpoints installed.
   from mtpjax.checkpoint import WorkDir
 
-  path = WorkDir(workdir).calibration
-  calibration = Calibration.load(path)
-  calibration.require_device(path)
-  return calibration
+  return Calibration.of_this_device(WorkDir(workdir).calibration)
 
 
 def _readable(row: dict[str, Any]) -> dict[str, str]:
