@@ -54,9 +54,9 @@ def automatic(
   apart = entry.apart_from(batch, usual, verifier)
   if apart:
     warn(
-      f"mode auto: {path} was measured with {apart}, and its choice may be slow "
-      f"here; {again} --batches {batch} --temperatures {usual:g}` measures "
-      "anew, with verifier coupled"
+      f"mode auto: {path} was measured with {apart}, and its choice may be "
+      f"slow here; {again} --batches {batch} --temperatures {usual:g}` "
+      "measures anew, with verifier coupled"
     )
   levels = entry.levels
   return programs(model, settings, stages, levels), Governor(levels)

@@ -34,8 +34,9 @@ class Governor:
 
   A change needs a gain of `margin`, so that a batch near the point of equal
   speed does not go to and fro. Everything seen fades by `forgetting` per
-  chunk: while plain decoding runs the share returns to 1, and speculation is tried
-  again after a time that grows with the bad news there was, up to a limit.
+  chunk: while plain decoding runs the share returns to 1, and speculation is
+  tried again after a time that grows with the bad news there was, up to a
+  limit.
 
   Attributes:
     levels: as from `budget.levels_of`; the first is plain decoding.

@@ -80,22 +80,54 @@ def run(
     loaded = api.load(workdir, step, base=base)
   if classes:
     return _by_class(loaded, classes, console)
-  config = loaded.config
   rows = loaded.open_rows(split, data_path)
   _require_rows(rows)
+  decode_too = None
   if with_decoding:  # what it cannot do, it says before it works
     requests = held_out_requests(
       rows, _PROMPTS, min(64, rows.row_length // 2), _NEW_TOKENS,
       loaded.missing_ids,
     )  # fmt: skip
     specs = _specs(loaded, workdir, Stages.of(requests))
-  mesh = loaded.model.mesh
-  batch_size = config.train.batch_size
-  parallel.check_batch(batch_size, mesh, "train.batch_size")
+    decode_too = functools.partial(_decode, loaded, requests, specs, console)
+  figures: dict[str, Any] = {
+    "step": loaded.step,
+    "split": split,
+    "offsets": list(loaded.config.heads.offsets),
+  } | _by_offset(loaded, rows, batches, console)
+  table = rich.table.Table(
+    title=rich.text.Text(f"{workdir}, step {loaded.step}, {split} rows"),
+    show_header=False,
+  )
+  table.add_column()
+  table.add_column(justify="right")
+  for i, offset in enumerate(figures["offsets"]):
+    text = "none"
+    if figures["targets_by_offset"][i]:
+      loss, accuracy = (
+        _shown(figures[f"{name}_by_offset"][i], form, "not finite")
+        for name, form in (("loss", ".3f"), ("accuracy", ".1%"))
+      )
+      text = f"{loss}, {accuracy}"
+    table.add_row(f"offset {offset}: loss (nats), accuracy", text)
+  if decode_too is not None:
+    decoding = decode_too()
+    figures |= decoding
+    _add_decoding(table, decoding, list(specs)[1:])
+  console.print(table)
+  return figures
+
+
+def _by_offset(
+  loaded: api.Loaded, rows: Rows, batches: int, console: rich.console.Console
+) -> dict[str, Any]:
+  """Returns loss, accuracy and number of targets of each offset."""
+  config, batch_size = loaded.config, loaded.config.train.batch_size
+  parallel.check_batch(batch_size, loaded.model.mesh, "train.batch_size")
   n_batches = -(-len(rows) // batch_size)
   n_batches = min(batches or n_batches, n_batches)
   with Progress(
-    console, f"evaluating batches of {split} rows", n_batches
+    console, f"evaluating batches of {rows.split} rows", n_batches
   ) as progress:
     evaluate = make_evaluator(
       loaded.model, config.loss, rows, batch_size, n_batches,
@@ -107,44 +139,31 @@ def run(
   ):
     if n and not math.isfinite(loss):
       print_line(console, f"WARNING: the loss of offset {offset} is {loss}")
-  figures = {
-    "step": loaded.step,
-    "split": split,
-    "offsets": list(config.heads.offsets),
+  return {
     "loss_by_offset": _finite(values["loss"]),
     "accuracy_by_offset": _finite(values["accuracy"]),
     "targets_by_offset": values["targets"].tolist(),
   }
-  table = rich.table.Table(
-    title=rich.text.Text(f"{workdir}, step {loaded.step}, {split} rows"),
-    show_header=False,
-  )
-  table.add_column()
-  table.add_column(justify="right")
-  for i, offset in enumerate(config.heads.offsets):
-    text = "none"
-    if values["targets"][i]:
-      text = f"{values['loss'][i]:.3f}, {values['accuracy'][i]:.1%}"
-    table.add_row(f"offset {offset}: loss (nats), accuracy", text)
-  if with_decoding:
-    decoding = _decode(loaded, requests, specs, console)
-    figures |= decoding
-    plain = decoding["plain_tokens_per_sec"]
-    table.add_row("tokens/s, next-token head", f"{plain:,.0f}")
-    for mode in list(specs)[1:]:
-      prefix = _prefix(mode)
-      drafts = mode if prefix else "self-speculative"
-      speed = decoding[f"{prefix or 'speculative_'}tokens_per_sec"]
-      table.add_row(
-        f"{drafts}: tokens per pass, tokens/s, ratio",
-        f"{decoding[f'{prefix}tokens_per_pass']:.2f}, {speed:,.0f}, "
-        f"{decoding[f'{prefix}ratio']:.2f}",
-      )
+
+
+def _add_decoding(
+  table: rich.table.Table, decoding: dict[str, Any], modes: Sequence[str]
+) -> None:
+  """Adds rows of what `_decode` found."""
+  plain = decoding["plain_tokens_per_sec"]
+  table.add_row("tokens/s, next-token head", f"{plain:,.0f}")
+  for mode in modes:
+    prefix = _prefix(mode)
+    drafts = mode if prefix else "self-speculative"
+    speed = decoding[f"{prefix or 'speculative_'}tokens_per_sec"]
     table.add_row(
-      "outputs identical", "yes" if decoding["outputs_identical"] else "NO"
+      f"{drafts}: tokens per pass, tokens/s, ratio",
+      f"{decoding[f'{prefix}tokens_per_pass']:.2f}, {speed:,.0f}, "
+      f"{decoding[f'{prefix}ratio']:.2f}",
     )
-  console.print(table)
-  return figures
+  table.add_row(
+    "outputs identical", "yes" if decoding["outputs_identical"] else "NO"
+  )
 
 
 def _finite(values: np.ndarray) -> list[float | None]:
@@ -152,8 +171,8 @@ def _finite(values: np.ndarray) -> list[float | None]:
   return [x if math.isfinite(x) else None for x in values.tolist()]
 
 
-def _shown(value: float | None, form: str) -> str:
-  return "none" if value is None else format(value, form)
+def _shown(value: float | None, form: str, missing: str = "none") -> str:
+  return missing if value is None else format(value, form)
 
 
 def _require_rows(rows: Rows) -> None:

@@ -34,8 +34,8 @@ def test_the_run_ends_with_one_line_and_the_last_good_checkpoint(
 ):
   reached = []
 
-  def breaks_at_7(*args):
-    step = make_train_step(*args)
+  def breaks_at_7(*args, **options):
+    step = make_train_step(*args, **options)
 
     def wrapped(state, batch):
       if int(state.step) == 6:
@@ -84,8 +84,8 @@ def test_advice_is_what_this_run_could_do():
 def test_a_bad_step_just_before_a_save_is_not_saved(
   made, tmp_path, monkeypatch
 ):
-  def breaks_at_10(*args):
-    step = make_train_step(*args)
+  def breaks_at_10(*args, **options):
+    step = make_train_step(*args, **options)
 
     def wrapped(state, batch):
       if int(state.step) == 9:

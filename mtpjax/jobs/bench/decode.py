@@ -1,9 +1,10 @@
 """`mtpjax bench decode`: what decoding modes bring, and where the time goes."""
 
 import dataclasses
+import functools
 import itertools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,7 @@ import rich.console
 from mtpjax import parallel
 from mtpjax.budget import Calibration
 from mtpjax.config import Config
-from mtpjax.decode import Request, Stages, decode_params
+from mtpjax.decode import Request, Spec, Stages, decode_params
 from mtpjax.decode.batch import Packer
 from mtpjax.decode.tree_files import tree_to_dict
 from mtpjax.errors import UserError
@@ -131,19 +132,7 @@ def run(
       config, model, params, make_requests = _trained_model(workdir, settings)
   modes = tuple(settings.modes) or default_modes(model, settings.verifier)
   calibration = _calibration(workdir) if "auto" in modes else None
-  plan = []
-  for batch in settings.batches:
-    for temperature in settings.temperatures:
-      requests = make_requests(batch, temperature)
-      chosen = None
-      if calibration is not None:
-        chosen = calibration.level(batch, temperature)
-      specs = mode_specs(
-        model, modes, Stages.of(requests), settings.tree, settings.verifier,
-        chosen,
-      )  # fmt: skip
-      Packer.of(specs[modes[0]], requests, ())  # says what it cannot run
-      plan.append((batch, temperature, specs, requests))
+  plan = _plan(model, modes, settings, make_requests, calibration)
   if not console.is_terminal:  # a log, where nothing must be cut to 80 columns
     console.width = max(console.width, _WIDTH)
   report = make_report(
@@ -156,57 +145,105 @@ def run(
       "modes": list(modes),
     },
   )
-  rows = report["rows"]
   report["trees"] = [
-    {
-      "batch": batch,
-      "temperature": temperature,
-      **{mode: tree_to_dict(spec.tree) for mode, spec in specs.items()},
-    }
-    for batch, temperature, specs, _ in plan
+    load.named
+    | {mode: tree_to_dict(spec.tree) for mode, spec in load.specs.items()}
+    for load in plan
   ]
-  n_rounds = len(modes) * (settings.repeats + 1)  # of an entry of the plan
-  for entry, (batch, temperature, specs, requests) in enumerate(plan):
-    text = f"decoding, batch {batch}, temperature {temperature:g}, rounds"
-    before = entry * n_rounds
+  n_rounds = len(modes) * (settings.repeats + 1)
+  for number, load in enumerate(plan):
+    text = f"decoding, {load}, rounds"
+    before = number * n_rounds
     rounds = itertools.count(before + 1)
     with Progress(console, text, len(plan) * n_rounds, before) as progress:
-
-      def tell(rounds: Any = rounds, bar: Any = progress) -> None:
-        bar.update(next(rounds))
-
       speeds = measure_decoding(
-        params, requests, specs, batch, settings.repeats, on_round=tell
-      )
-    new = [
-      {"batch": batch, "temperature": temperature} | speed.to_dict()
-      for speed in speeds
-    ]
+        params, load.requests, load.specs, load.batch, settings.repeats,
+        on_round=functools.partial(_tell, progress, rounds),
+      )  # fmt: skip
+    new = [load.named | speed.to_dict() for speed in speeds]
     print_rows(
       console,
-      f"batch {batch}, temperature {temperature:g}; p50, p95, pass, trunk and "
-      "draft are milliseconds",
+      f"{load}; p50, p95, pass, trunk and draft are milliseconds",
       [_readable(row) for row in new],
       _COLUMNS,
     )
-    rows += new
+    report["rows"] += new
     if on_report is not None:
       on_report(report)
   if figures is not None:
-    trees = cost_trees(model)
-    costs = {}
-    for batch in settings.batches:
-      requests = make_requests(batch, settings.temperatures[0])
-      # As many rows as the batch has, whatever prompts there are.
-      requests = [requests[i % len(requests)] for i in range(batch)]
-      with Progress(console, f"measuring passes by their nodes, batch {batch}"):
-        costs[f"batch {batch}"] = measure_pass_costs(
-          model, params, requests, trees, settings.repeats
-        )
-    report["pass_costs"] = costs
-    _draw(rows, costs, figures)
+    report["pass_costs"] = _pass_costs(
+      model, params, make_requests, settings, console
+    )
+    _draw(report["rows"], report["pass_costs"], figures)
     print_line(console, f"figures: {figures}")
   return report
+
+
+@dataclasses.dataclass(frozen=True)
+class _Load:
+  """Requests to decode together, and the programs that do, by mode."""
+
+  batch: int
+  temperature: float
+  specs: dict[str, Spec]
+  requests: list[Request]
+
+  @property
+  def named(self) -> dict[str, Any]:
+    """What tells its rows from those of other loads."""
+    return {"batch": self.batch, "temperature": self.temperature}
+
+  def __str__(self) -> str:
+    return f"batch {self.batch}, temperature {self.temperature:g}"
+
+
+def _plan(
+  model: MultiTokenModel,
+  modes: Sequence[str],
+  settings: Settings,
+  make_requests: MakeRequests,
+  calibration: Calibration | None,
+) -> list[_Load]:
+  """Returns what is decoded, one load after the other."""
+  plan = []
+  for batch, temperature in itertools.product(
+    settings.batches, settings.temperatures
+  ):
+    requests = make_requests(batch, temperature)
+    chosen = None
+    if calibration is not None:
+      chosen = calibration.level(batch, temperature)
+    specs = mode_specs(
+      model, modes, Stages.of(requests), settings.tree, settings.verifier,
+      chosen,
+    )  # fmt: skip
+    Packer.of(specs[modes[0]], requests, ())  # says what it cannot run
+    plan.append(_Load(batch, temperature, specs, requests))
+  return plan
+
+
+def _tell(progress: Progress, rounds: Iterator[int]) -> None:
+  progress.update(next(rounds))
+
+
+def _pass_costs(
+  model: MultiTokenModel,
+  params: Any,
+  make_requests: MakeRequests,
+  settings: Settings,
+  console: rich.console.Console,
+) -> dict[str, list[tuple[int, float]]]:
+  """Measures passes of larger and larger trees, for each batch."""
+  costs = {}
+  for batch in settings.batches:
+    requests = make_requests(batch, settings.temperatures[0])
+    # As many rows as the batch has, whatever prompts there are.
+    requests = [requests[i % len(requests)] for i in range(batch)]
+    with Progress(console, f"measuring passes by their nodes, batch {batch}"):
+      costs[f"batch {batch}"] = measure_pass_costs(
+        model, params, requests, cost_trees(model), settings.repeats
+      )
+  return costs
 
 
 def _calibration(workdir: str | pathlib.Path | None) -> Calibration | None:
