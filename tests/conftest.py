@@ -1,4 +1,4 @@
-"""Eight host devices, and one compilation cache for the whole run."""
+"""Eight host devices, and one compilation cache for all processes of a run."""
 
 import gc
 import os
@@ -49,13 +49,20 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 # Would silence "involuntary full rematerialization".
 os.environ.pop("TF_CPP_MIN_LOG_LEVEL", None)
 # Fresh for every run: a cache from yesterday tests yesterday's compiler flags.
-# One per worker process. Whoever runs the same tests again and again may name a
-# folder to keep.
+# Whoever runs the same tests again and again may name a folder to keep.
 kept_cache = os.environ.get("MTPJAX_TESTS_CACHE", "")
-cache_dir = kept_cache or tempfile.mkdtemp(prefix="mtpjax-jax-cache-")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = cache_dir
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
+if "PYTEST_XDIST_WORKER" not in os.environ:
+  os.environ["JAX_COMPILATION_CACHE_DIR"] = kept_cache or tempfile.mkdtemp(
+    prefix="mtpjax-jax-cache-"
+  )
+# Writing costs a tenth of what it may save.
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# Nobody reads which line of Python an operation comes from.
+os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
+# Programs and what was traced stay, in millions of objects: to look through all
+# of them for cycles again and again takes a tenth of the time.
+gc.set_threshold(100_000, 50, 100)
 
 # What starts the tests in the background may have them ignore signals that
 # tests send to themselves and to programs, as shells and nohup do.
@@ -70,8 +77,8 @@ for number, handler in DEFAULTS.items():
 
 
 def pytest_unconfigure():
-  if not kept_cache:
-    shutil.rmtree(cache_dir, ignore_errors=True)
+  if not kept_cache and "PYTEST_XDIST_WORKER" not in os.environ:
+    shutil.rmtree(os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
 
 
 def _maps():

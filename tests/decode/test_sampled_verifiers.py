@@ -1,6 +1,6 @@
 """Verifiers that sample, through the real loop: what comes is what should.
 
-A vocabulary of 5 has few texts, so that those of 20,000 requests can be held
+A vocabulary of 5 has few texts, so that those of 5,000 requests can be held
 against their exact probabilities. Statistics are by position, never by pass:
 what a pass accepts says something about its tokens.
 """
@@ -130,7 +130,7 @@ def chi_square(counts, probs):
 
 
 def measure(name, seed, **settings):
-  """Runs 20,000 requests; returns {tokens: (statistic, limit)} and accepted."""
+  """Runs 5,000 requests; returns {tokens: (statistic, limit)} and accepted."""
   request = decode.Request(PROMPT, N_TOKENS, temperature=0.8, seed=seed)
   request = dataclasses.replace(request, **settings)
   requests = [dataclasses.replace(request, index=i) for i in range(ROUNDS)]
@@ -164,7 +164,7 @@ def measure(name, seed, **settings):
     ("lookup", 15, {"top_p": 0.95, "top_k": 4}),
   ],
 )
-def test_20000_texts_follow_the_model(name, seed, settings):
+def test_5000_texts_follow_the_model(name, seed, settings):
   found, per_pass = measure(name, seed, **settings)
   for value, limit in found.values():
     assert value < limit
