@@ -22,7 +22,7 @@ from mtpjax import config as config_lib
 from mtpjax import decode, heads, parallel
 from mtpjax.decode import drafters, noise, verifiers
 
-V, BATCH, ROUNDS = 5, 32, 20_000
+V, BATCH, ROUNDS = 5, 32, 5_000
 PROMPT = (3, 1, 4, 1)
 N_TOKENS = 4
 ALPHA = 1e-9

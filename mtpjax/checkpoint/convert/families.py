@@ -298,8 +298,10 @@ _FIXED: dict[str, Callable[[int, int], tuple[Any, ...]]] = {
 def _check_fixed(fields: Fields, d_head: int, n_layers: int) -> None:
   """Raises UserError for a field of `_FIXED` with another value."""
   for name, make in _FIXED.items():
+    if fields.get(name) is None:
+      continue
     allowed = make(d_head, n_layers)
-    if fields.get(name) is not None and fields.get(name) not in allowed:
+    if fields.get(name) not in allowed:
       raise fields.error(name, f"is not supported; must be {allowed[0]!r}")
 
 
