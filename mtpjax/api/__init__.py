@@ -4,8 +4,10 @@ The loss for somebody else's training loop is `mtpjax.losses`; the README shows
 both at work.
 """
 
-from mtpjax.api.loaded import Decoding, Generation, Loaded, load
-from mtpjax.api.prompts import Prompt, override_settings
+from mtpjax.api.generation import Decoding, Generation
+from mtpjax.api.loaded import Loaded, load
+from mtpjax.api.prompts import Prompt
+from mtpjax.api.settings import override_settings
 from mtpjax.api.speed import speed
 
 __all__ = [

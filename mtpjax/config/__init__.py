@@ -24,6 +24,7 @@ from mtpjax.config.experiment import (
   write_json,
 )
 from mtpjax.config.files import load_config, load_experiment
+from mtpjax.config.sampling import NUMBERS, Sampling
 from mtpjax.config.sections import (
   LOSS_MODES,
   TAPS,
@@ -58,6 +59,8 @@ __all__ = [
   "LOSS_MODES",
   "Loss",
   "Mesh",
+  "NUMBERS",
+  "Sampling",
   "Model",
   "Optim",
   "Train",

@@ -9,6 +9,7 @@ from mtpjax.config.checks import (
   require_not_negative,
   require_positive,
 )
+from mtpjax.config.sampling import Sampling
 from mtpjax.errors import UserError
 
 
@@ -18,10 +19,11 @@ def _field(default, help, per_request=False):
 
 
 @dataclasses.dataclass(frozen=True)
-class Decode:
+class Decode(Sampling):
   """Defaults of `generate`.
 
-  A request may have its own value of what is marked `per_request`.
+  A request may have its own value of what is marked `per_request`, which all
+  numbers of `Sampling` are.
   """
 
   mode: str = _field("chain", "one of next, chain, tree, lookup, merged, auto")
@@ -44,29 +46,6 @@ class Decode:
   typical_epsilon: float = _field(0.09, "epsilon of the lossy typical verifier")
   typical_delta: float = _field(0.3, "delta of the lossy typical verifier")
   max_new_tokens: int = _field(256, "tokens generated per prompt", True)
-  min_new_tokens: int = _field(
-    0,
-    "tokens before which no text ends: EOS and stop_ids are not generated, "
-    "stop strings ignored",
-    True,
-  )
-  temperature: float = _field(0.0, "0 is greedy", True)
-  top_k: int = _field(0, "sample from the k likeliest tokens; 0 is all", True)
-  top_p: float = _field(
-    1.0, "sample from the likeliest tokens that hold so much probability", True
-  )
-  min_p: float = _field(
-    0.0, "sample from tokens of so much of the likeliest's probability", True
-  )
-  repetition_penalty: float = _field(
-    1.0, "divides positive logits of tokens of prompt and text", True
-  )
-  frequency_penalty: float = _field(
-    0.0, "subtracted for each time the text has the token", True
-  )
-  presence_penalty: float = _field(
-    0.0, "subtracted where the text has the token", True
-  )
   logit_bias: tuple[str, ...] = _field(
     (), "added to the logit of a token, as 50:-100 (id:bias)", True
   )
@@ -85,12 +64,6 @@ class Decode:
   json_schema: str = _field(
     "", "JSON schema the text must match, itself or a file", True
   )
-  seed: int = _field(
-    0,
-    "with the position, all there is to randomness; where none is given, or an "
-    "experiment says 0, each call takes a new one",
-    True,
-  )
   chunk_passes: int = _field(16, "passes between looks of the host")
   batch_size: int = _field(8, "prompts decoded together at most")
   cache_tokens: int = _field(
@@ -101,12 +74,12 @@ class Decode:
     check_kinds("decode", self)
     require_positive(
       "decode", self, "max_new_tokens", "chunk_passes", "batch_size",
-      "lookup_ngram", "repetition_penalty", "typical_epsilon", "typical_delta",
+      "lookup_ngram", "typical_epsilon", "typical_delta",
     )  # fmt: skip
-    require_not_negative(
-      "decode", self, "temperature", "seed", "cache_tokens", "top_k",
-      "min_new_tokens", "draft_length",
-    )  # fmt: skip
+    require_not_negative("decode", self, "cache_tokens", "draft_length")
+    if bad := self.out_of_range():
+      name, value, problem = bad
+      raise UserError(f"decode.{name}: {value!r} {problem}")
     # Every length is a search of the whole text, in one program.
     require(
       self.lookup_ngram <= 16, "decode.lookup_ngram", self.lookup_ngram,
@@ -115,14 +88,6 @@ class Decode:
     require(
       self.chunk_passes < 1 << 31, "decode.chunk_passes", self.chunk_passes,
       "must be below 2147483648",
-    )  # fmt: skip
-    require(
-      0 < self.top_p <= 1, "decode.top_p", self.top_p,
-      "must be above 0 and at most 1",
-    )  # fmt: skip
-    require(
-      0 <= self.min_p < 1, "decode.min_p", self.min_p,
-      "must be at least 0 and below 1",
     )  # fmt: skip
     self._check_together()
 

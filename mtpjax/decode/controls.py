@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 
+from mtpjax.config import NUMBERS
 from mtpjax.decode import noise
 from mtpjax.decode.buckets import bucket
+from mtpjax.decode.filters import FILTERS
 from mtpjax.decode.requests import Request
 
 _LEAST = 4  # sequences and their lengths are padded to powers of two from here
@@ -43,17 +45,19 @@ class Stages:
   @classmethod
   def of(cls, requests: Sequence[Request]) -> "Stages":
     """Returns what these requests need."""
+
+    def needs(*names: str) -> bool:
+      return any(not r.is_neutral(name) for r in requests for name in names)
+
     return cls(
-      is_sampled=any(r.temperature > 0 for r in requests),
-      penalises=any(
-        (r.repetition_penalty, r.frequency_penalty, r.presence_penalty)
-        != (1, 0, 0)
-        for r in requests
+      is_sampled=needs("temperature"),
+      penalises=needs(
+        "repetition_penalty", "frequency_penalty", "presence_penalty"
       ),
       biases=any(r.logit_bias for r in requests),
       bans=any(r.bad_words or r.min_new_tokens for r in requests),
       stops=any(r.stop_sequences for r in requests),
-      truncates=any((r.top_k, r.top_p, r.min_p) != (0, 1, 0) for r in requests),
+      truncates=needs(*FILTERS),
       is_constrained=any(r.grammar is not None for r in requests),
     )
 
@@ -97,14 +101,7 @@ class Controls(struct.PyTreeNode):
   Attributes:
     keys_B: PRNG keys.
     max_new_B: tokens to generate at most.
-    min_new_B: tokens before which no text ends.
-    temperature_B: 0 is greedy.
-    top_k_B: 0 keeps all.
-    top_p_B: 1 keeps all.
-    min_p_B: 0 keeps all.
-    repetition_B: 1 is none.
-    frequency_B: 0 is none.
-    presence_B: 0 is none.
+    numbers: those of `config.Sampling`, and of filters, by name, [B] each.
     bias_BV: added to the logits; None in programs without that stage.
     bad_words: never generated; None likewise.
     stop_sequences: end a text; None likewise.
@@ -112,17 +109,15 @@ class Controls(struct.PyTreeNode):
 
   keys_B: jax.Array
   max_new_B: jax.Array
-  min_new_B: jax.Array
-  temperature_B: jax.Array
-  top_k_B: jax.Array
-  top_p_B: jax.Array
-  min_p_B: jax.Array
-  repetition_B: jax.Array
-  frequency_B: jax.Array
-  presence_B: jax.Array
+  numbers: dict[str, jax.Array]
   bias_BV: jax.Array | None
   bad_words: Sequences | None
   stop_sequences: Sequences | None
+
+  @property
+  def is_sampled_B(self) -> jax.Array:
+    """Rows of a temperature above 0."""
+    return self.numbers["temperature"] > 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +164,10 @@ class ControlShapes:
       The controls.
     """
 
-    def row(name: str, dtype: type = np.float32) -> jax.Array:
+    types = {each.name: each.type for each in dataclasses.fields(requests[0])}
+
+    def row(name: str) -> jax.Array:
+      dtype = np.int32 if types[name] is int else np.float32
       return jnp.asarray(np.array([getattr(r, name) for r in requests], dtype))
 
     stages = self.stages
@@ -181,18 +179,9 @@ class ControlShapes:
           bias[b, token] += value
       bias_BV = jnp.asarray(bias)
     return Controls(
-      keys_B=jax.vmap(noise.request_key)(
-        row("seed", np.int32), row("index", np.int32)
-      ),
-      max_new_B=row("max_new_tokens", np.int32),
-      min_new_B=row("min_new_tokens", np.int32),
-      temperature_B=row("temperature"),
-      top_k_B=row("top_k", np.int32),
-      top_p_B=row("top_p"),
-      min_p_B=row("min_p"),
-      repetition_B=row("repetition_penalty"),
-      frequency_B=row("frequency_penalty"),
-      presence_B=row("presence_penalty"),
+      keys_B=jax.vmap(noise.request_key)(row("seed"), row("index")),
+      max_new_B=row("max_new_tokens"),
+      numbers={name: row(name) for name in (*NUMBERS, *FILTERS)},
       bias_BV=bias_BV,
       bad_words=Sequences.pack([r.bad_words for r in requests], self.bad_words)
       if stages.bans

@@ -4,34 +4,22 @@ import dataclasses
 
 import numpy as np
 
+from mtpjax.config.sampling import LARGEST, LARGEST_INT, Sampling
 from mtpjax.decode.grammar import Grammar
 from mtpjax.errors import UserError
 
 # More is a mistake: a cache of that length has no place anywhere.
 MAX_LENGTH = 1 << 24
-# The logits are float32. Within these bounds penalties, biases and temperature
-# keep them finite whatever text comes: 1e24 times MAX_LENGTH over 1e-6 is.
-SMALLEST, LARGEST = 1e-6, 1e24
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
-  """One prompt to go on from.
+class Request(Sampling):
+  """One prompt to go on from; its numbers are those of `config.Sampling`.
 
   Attributes:
     ids: token ids of the prompt, at least one.
     max_new_tokens: tokens to generate at most, at least 1.
-    temperature: 0 is greedy.
-    seed: seed of the request's noise.
     index: tells requests of one seed apart.
-    min_new_tokens: tokens before which no text ends.
-    top_k: sample from the k likeliest tokens; 0 is all.
-    top_p: sample from the likeliest tokens that hold so much probability.
-    min_p: sample from tokens of so much of the likeliest's probability.
-    repetition_penalty: divides positive logits, and multiplies negative ones,
-      of tokens that prompt or text have (Keskar et al. 2019).
-    frequency_penalty: subtracted for each time the text has a token.
-    presence_penalty: subtracted once if the text has a token.
     logit_bias: (id, value) pairs, added to the logits.
     bad_words: sequences of ids that the text never has.
     stop_sequences: sequences of ids that end the text and belong to it.
@@ -45,16 +33,7 @@ class Request:
 
   ids: tuple[int, ...]
   max_new_tokens: int
-  temperature: float = 0.0
-  seed: int = 0
   index: int = 0
-  min_new_tokens: int = 0
-  top_k: int = 0
-  top_p: float = 1.0
-  min_p: float = 0.0
-  repetition_penalty: float = 1.0
-  frequency_penalty: float = 0.0
-  presence_penalty: float = 0.0
   logit_bias: tuple[tuple[int, float], ...] = ()
   bad_words: tuple[tuple[int, ...], ...] = ()
   stop_sequences: tuple[tuple[int, ...], ...] = ()
@@ -62,6 +41,10 @@ class Request:
   missing_ids: frozenset[int] = frozenset()
   kind: str = ""
   capacity: int = 0
+
+  def is_neutral(self, name: str) -> bool:
+    """Whether a number changes nothing about what tokens are chosen."""
+    return getattr(self, name) == type(self).__dataclass_fields__[name].default
 
   def check(
     self, where: str, vocab_size: int, eos_ids: tuple[int, ...]
@@ -97,37 +80,20 @@ def _number_problem(r: Request) -> str:
   """Returns what is wrong with the numbers, which the device must hold."""
   if r.max_new_tokens < 1:
     return f"max_new_tokens {r.max_new_tokens} must be at least 1"
-  if not 0 <= r.min_new_tokens <= r.max_new_tokens:
+  for name in ("index", "max_new_tokens"):
+    if not 0 <= getattr(r, name) <= LARGEST_INT:
+      return f"{name} {getattr(r, name)} must be from 0 to {LARGEST_INT}"
+  if bad := r.out_of_range():
+    return " ".join(map(str, bad))
+  if r.min_new_tokens > r.max_new_tokens:
     return (
       f"min_new_tokens {r.min_new_tokens} must be from 0 to max_new_tokens = "
       f"{r.max_new_tokens}"
     )
-  for name in ("seed", "index", "top_k", "max_new_tokens"):
-    if not 0 <= getattr(r, name) < 1 << 31:
-      return f"{name} {getattr(r, name)} must be from 0 to 2147483647"
   if len(r.ids) + r.max_new_tokens > MAX_LENGTH:
     return (
       f"max_new_tokens {r.max_new_tokens} after {len(r.ids)} ids make a text "
       f"of more than {MAX_LENGTH} tokens; ask for fewer"
-    )
-  if r.temperature != 0 and not SMALLEST <= r.temperature <= LARGEST:
-    return (
-      f"temperature {r.temperature} must be from {SMALLEST:g} to {LARGEST:g}; "
-      "use 0 for greedy"
-    )
-  if not SMALLEST <= r.top_p <= 1 or not 0 <= r.min_p < 1:
-    return (
-      f"top_p {r.top_p}, min_p {r.min_p}: must be from {SMALLEST:g} to 1 and "
-      "at least 0 but below 1"
-    )
-  for name in ("repetition_penalty", "frequency_penalty", "presence_penalty"):
-    value = getattr(r, name)
-    if not -LARGEST <= value <= LARGEST:
-      return f"{name} {value} must be finite, and at most {LARGEST:g} in size"
-  if r.repetition_penalty < SMALLEST:
-    return (
-      f"repetition_penalty {r.repetition_penalty} must be {SMALLEST:g} or "
-      "more; 1 is none"
     )
   return ""
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
+from mtpjax.decode import filters
 from mtpjax.decode.controls import Controls, Sequences, Stages
 from mtpjax.decode.grammar import automaton as automata
 from mtpjax.decode.grammar.automaton import Automaton
@@ -46,7 +47,7 @@ def final_logits(
 
   In this order: repetition, frequency and presence penalties; logit bias; bad
   words; least number of tokens; ids without a token; grammar; temperature;
-  top-k; top-p; min-p.
+  the filters.
   Each sees what the stage before it left.
 
   Args:
@@ -76,10 +77,10 @@ def final_logits(
     )
     logits_BQV = jnp.where(allowed_BQV, logits_BQV, -jnp.inf)
   if stages.is_sampled:
-    temperature_B11 = c.temperature_B[:, None, None]
+    temperature_B11 = c.numbers["temperature"][:, None, None]
     logits_BQV = logits_BQV / jnp.where(temperature_B11 > 0, temperature_B11, 1)
   if stages.truncates:
-    logits_BQV = _truncate(c, logits_BQV)
+    logits_BQV = filters.apply(c.numbers, logits_BQV)
   return logits_BQV
 
 
@@ -98,21 +99,23 @@ def choose(
   """
   if noise_BQV is None:
     return logits_BQV
-  is_sampled_B11 = controls.temperature_B[:, None, None] > 0
+  is_sampled_B11 = controls.is_sampled_B[:, None, None]
   return jnp.where(is_sampled_B11, logits_BQV + noise_BQV, logits_BQV)
 
 
 def _penalise(c, seen_BV, counts_BQV, logits_BQV):
   # Repetition after Keskar et al. (2019), section 4.1; the other two are those
   # that hosted models have made usual.
-  repetition_B11 = c.repetition_B[:, None, None]
+  repetition_B11 = c.numbers["repetition_penalty"][:, None, None]
   is_there_BQV = seen_BV[:, None] | (counts_BQV > 0)
   penalised_BQV = jnp.where(
     logits_BQV > 0, logits_BQV / repetition_B11, logits_BQV * repetition_B11
   )
   logits_BQV = jnp.where(is_there_BQV, penalised_BQV, logits_BQV)
-  logits_BQV -= c.frequency_B[:, None, None] * counts_BQV
-  return logits_BQV - c.presence_B[:, None, None] * (counts_BQV > 0)
+  logits_BQV -= c.numbers["frequency_penalty"][:, None, None] * counts_BQV
+  return logits_BQV - c.numbers["presence_penalty"][:, None, None] * (
+    counts_BQV > 0
+  )
 
 
 def would_end(sequences: Sequences, recent_BQL: jax.Array) -> jax.Array:
@@ -138,7 +141,7 @@ def has_ended(sequences: Sequences, recent_BQL: jax.Array) -> jax.Array:
 def _ban(tables, c, history, logits_BQV):
   """Bad words, and whatever would end a text that is still too short."""
   b, q, _ = logits_BQV.shape
-  is_short_BQ = history.n_generated_BQ < c.min_new_B[:, None]
+  is_short_BQ = history.n_generated_BQ < c.numbers["min_new_tokens"][:, None]
 
   def ban(logits_BQV, tokens_BQW, is_banned_BQW):
     # A token that may stay is lowered by nothing.
@@ -166,62 +169,3 @@ def _ban(tables, c, history, logits_BQV):
     jnp.maximum(tables.eos_ids_E, 0), (b, q, tables.eos_ids_E.shape[0])
   )
   return ban(logits_BQV, eos_BQE, is_short_BQ[..., None] & is_eos_E)
-
-
-def _truncate(c, logits_BQV):
-  """Top-k, then top-p (Holtzman et al. 2020), then min-p (Nguyen et al. 2024).
-
-  Tokens that tie with the last one kept are kept too.
-  """
-  k_B1 = c.top_k_B[:, None]
-  is_kept_BQV = (k_B1 == 0)[..., None] | _largest(
-    logits_BQV, jnp.ones_like(logits_BQV), k_B1.astype(logits_BQV.dtype)
-  )
-  logits_BQV = jnp.where(is_kept_BQV, logits_BQV, -jnp.inf)
-  p_B1 = c.top_p_B[:, None]
-  is_kept_BQV = (p_B1 >= 1)[..., None] | _largest(
-    logits_BQV, jax.nn.softmax(logits_BQV, axis=-1), p_B1
-  )
-  logits_BQV = jnp.where(is_kept_BQV, logits_BQV, -jnp.inf)
-  min_p_B11 = c.min_p_B[:, None, None]
-  least_BQ1 = jnp.max(logits_BQV, axis=-1, keepdims=True) + jnp.log(min_p_B11)
-  return jnp.where(logits_BQV >= least_BQ1, logits_BQV, -jnp.inf)
-
-
-def _largest(
-  values_BQV: jax.Array, weights_BQV: jax.Array, target_BQ: jax.Array
-) -> jax.Array:
-  """Marks the largest values, as few as hold `target` of the weights.
-
-  Finds the smallest value that belongs to them bit by bit: sorting a whole
-  vocabulary at every node costs several times as much, on CPUs above all.
-
-  Args:
-    values_BQV: floats, -inf included.
-    weights_BQV: not negative.
-    target_BQ: all are marked where the weights do not reach it.
-
-  Returns:
-    bool [B, Q, V].
-  """
-  width = values_BQV.dtype.itemsize * 8
-  unsigned = jnp.dtype(f"uint{width}")
-  # One zero: XLA would drop an addition of 0, and -0.0 is below 0.0 in bits.
-  values_BQV = jnp.where(values_BQV == 0, 0, values_BQV)
-  bits = jax.lax.bitcast_convert_type(values_BQV, unsigned)
-  top = unsigned.type(1 << (width - 1))
-  # Unsigned integers in the order of the floats.
-  order_BQV = jnp.where(bits & top, ~bits, bits | top)
-
-  def narrow(i, least_BQ):
-    bit = top >> i.astype(unsigned)
-    tried_BQ = least_BQ | bit
-    held_BQ = jnp.sum(
-      jnp.where(order_BQV >= tried_BQ[..., None], weights_BQV, 0), axis=-1
-    )
-    return jnp.where(held_BQ >= target_BQ, tried_BQ, least_BQ)
-
-  least_BQ = jax.lax.fori_loop(
-    0, width, narrow, jnp.zeros(values_BQV.shape[:-1], unsigned)
-  )
-  return order_BQV >= least_BQ[..., None]

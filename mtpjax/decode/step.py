@@ -241,7 +241,7 @@ def verify(
   )  # fmt: skip
 
   def pick(a: jax.Array, b: jax.Array) -> jax.Array:
-    is_sampled_B = controls.temperature_B > 0
+    is_sampled_B = controls.is_sampled_B
     return jnp.where(
       is_sampled_B[:, None] if a.ndim == 2 else is_sampled_B, a, b
     )

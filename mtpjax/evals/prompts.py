@@ -84,7 +84,7 @@ def class_requests(
   """
   return [
     Request(
-      tuple(ids), new_tokens, temperature, seed, index,
+      tuple(ids), new_tokens, temperature=temperature, seed=seed, index=index,
       missing_ids=missing_ids, kind=kind,
     )
     for kind, own in prompts.items()

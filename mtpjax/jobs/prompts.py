@@ -3,9 +3,10 @@
 import json
 import pathlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
-from mtpjax.data import decode_utf8, read_messages, require_unicode
+from mtpjax.api.prompts import read_record
+from mtpjax.data import decode_utf8
 from mtpjax.errors import UserError
 
 _DEFAULT_CLASS = "prompts"
@@ -50,25 +51,16 @@ def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
       raise UserError(
         f"{where}: has a number or a nesting out of all measure"
       ) from error
-    prompts.append(_prompt_of(record, where))
+    if not isinstance(record, dict):
+      raise UserError(
+        f'{where}: needs an object with "text" (a string), "ids" (a list of '
+        'integers) or "messages" (of a chat)'
+      )
+    read_record(record, where)
+    prompts.append(record)
   if not prompts:
     raise UserError(f"prompts {path}: has no prompts")
   return prompts
-
-
-def _prompt_of(record: Any, where: str) -> dict[str, Any]:
-  if isinstance(record, dict):
-    text, ids = record.get("text"), record.get("ids")
-    if isinstance(text, str):
-      return record | {"text": require_unicode(text, where)}
-    if isinstance(ids, list) and all(isinstance(i, int) for i in ids):
-      return record
-    if record.get("messages") is not None:
-      return record | {"messages": read_messages(record["messages"], where)}
-  raise UserError(
-    f'{where}: needs "text" (a string), "ids" (a list of integers) or '
-    '"messages" (of a chat)'
-  )
 
 
 def read_class_prompts(
@@ -89,15 +81,15 @@ def read_class_prompts(
   classes: dict[str, list[str | Sequence[int]]] = {}
   for number, prompt in enumerate(read_prompts(path), start=1):
     where = f"prompts {path}, prompt {number}"
-    record = dict(prompt)
-    kind = record.pop("class", _DEFAULT_CLASS)
-    if not isinstance(kind, str) or not kind.strip():
+    record = read_record(prompt, where)
+    kind = prompt.get("class", _DEFAULT_CLASS)
+    if not kind or not kind.strip():
       raise UserError(f'{where}: "class" must be a name, not {kind!r}')
-    if len(record) > 1:
-      other = sorted(set(record) - {"text", "ids"}) or ["ids"]
+    other = [*record.settings, *({"messages"} & prompt.keys())]
+    if other:
       raise UserError(
         f'{where}: has {other[0]!r}; what a bench reads is "text" or "ids", '
         'and "class"'
       )
-    classes.setdefault(kind, []).extend(record.values())
+    classes.setdefault(kind, []).append(cast(Any, record.content))
   return classes

@@ -31,7 +31,10 @@ def requests(budget, temperature=0.0):
   rng = np.random.default_rng(0)
   return [
     decode.Request(
-      tuple(rng.integers(0, V, n).tolist()), budget, temperature, index=i
+      tuple(rng.integers(0, V, n).tolist()),
+      budget,
+      temperature=temperature,
+      index=i,
     )
     for i, n in enumerate(LENGTHS)
   ]
@@ -99,7 +102,7 @@ def test_the_right_path_is_taken_wherever_it_is_in_the_tree(
   """Puts the true tokens at one node's ranks, and wrong ones at all others."""
   params = to_decode(MODEL, random_params(MODEL, 11))
   asked = [
-    decode.Request(ids, 16, temperature, index=i)
+    decode.Request(ids, 16, temperature=temperature, index=i)
     for i, ids in enumerate([(5,), (1, 2, 3), (4,) * 9, (0, 6)])
   ]
   plain = run(MODEL, params, ROOT, asked)

@@ -46,7 +46,9 @@ def test_neighbours_order_batch_size_and_padding_do_not_matter():
   same(run(MODEL, params, CHAIN, asked[1:2], (3,))[0], together[1])
   same(run(MODEL, params, CHAIN, asked[1:2], (3,), batch=1)[0], together[1])
   # A long neighbour: prompts padded to 64, and room for 64 new tokens.
-  long = decode.Request(tuple(rng.integers(0, V, 40).tolist()), 40, 0.8)
+  long = decode.Request(
+    tuple(rng.integers(0, V, 40).tolist()), 40, temperature=0.8
+  )
   same(run(MODEL, params, CHAIN, [asked[2], long], (3,))[0], together[2])
 
 

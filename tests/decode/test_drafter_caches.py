@@ -56,7 +56,9 @@ def test_drafts_equal_those_of_the_training_path(tree):
   params = to_decode(MODEL, stacked)
   rng = np.random.default_rng(0)
   asked = [
-    decode.Request(tuple(rng.integers(0, V, n).tolist()), 30, 0.0, index=i)
+    decode.Request(
+      tuple(rng.integers(0, V, n).tolist()), 30, temperature=0.0, index=i
+    )
     for i, n in enumerate((1, 6, 17, 30))
   ]
   spec, tables, state = start(MODEL, params, tree, asked)

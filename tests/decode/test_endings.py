@@ -87,7 +87,10 @@ def test_eos_on_the_last_token_of_the_budget_is_eos_and_behind_it_is_not():
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_eos_in_the_output_of_a_random_model(tree, temperature):
   params = to_decode(MODEL, random_params(MODEL, 11))
-  asked = [decode.Request((i + 1,), 12, temperature, index=i) for i in range(4)]
+  asked = [
+    decode.Request((i + 1,), 12, temperature=temperature, index=i)
+    for i in range(4)
+  ]
   known = run(MODEL, params, ROOT, asked)
   assert len({r.ids for r in known}) > 1
   for eos in range(V):
@@ -105,7 +108,9 @@ def test_prompts_of_one_token_and_of_exactly_a_bucket(length):
   rng = np.random.default_rng(length)
   # 32 new tokens fill that bucket too: the cache is used to its last row.
   asked = [
-    decode.Request(tuple(rng.integers(0, V, length).tolist()), 32, 0.8, index=i)
+    decode.Request(
+      tuple(rng.integers(0, V, length).tolist()), 32, temperature=0.8, index=i
+    )
     for i in range(4)
   ]
   plain, chain, wide = (
@@ -152,8 +157,9 @@ def test_rows_that_finished_stay_as_they_are():
 @pytest.mark.parametrize(
   "request_", [
     decode.Request((), 4), decode.Request((1,), 0),
-    decode.Request((1,), 4, -0.5), decode.Request((1,), 4, float("nan")),
-    decode.Request((1,), 4, 0.5), decode.Request((1, 99), 4),
+    decode.Request((1,), 4, temperature=-0.5),
+    decode.Request((1,), 4, temperature=float("nan")),
+    decode.Request((1,), 4, temperature=0.5), decode.Request((1, 99), 4),
     decode.Request((-1,), 4), decode.Request((1,), 4, seed=1 << 40),
   ]
 )  # fmt: skip

@@ -152,7 +152,7 @@ def test_lookup_says_what_plain_decoding_does(temperature):
 
 def test_right_drafts_stand_when_rejection_verifies_them():
   # At a low temperature the counter is sure of itself, and lookup was too.
-  asked = [decode.Request((*range(V), *range(3)), 21, 1e-3, index=b)
+  asked = [decode.Request((*range(V), *range(3)), 21, temperature=1e-3, index=b)
            for b in range(4)]  # fmt: skip
   for result in lookup_run(
     MODEL, counter_params(), asked, verifier=verifiers.Rejection()

@@ -368,8 +368,8 @@ def test_a_longer_neighbour_does_not_matter():
   rng = np.random.default_rng(2)
   words = tuple(tuple(rng.integers(0, V, 5).tolist()) for _ in range(5))
   long = decode.Request(
-    tuple(rng.integers(0, V, 50).tolist()), 70, 0.7, bad_words=words,
-    stop_sequences=words,
+    tuple(rng.integers(0, V, 50).tolist()), 70, temperature=0.7,
+    bad_words=words, stop_sequences=words,
   )  # fmt: skip
   requests = groups()[group]
   asked = [*requests[:7], long, *requests[7:]]

@@ -19,7 +19,8 @@ from decoding import (
 
 from mtpjax import decode
 from mtpjax.api import Loaded
-from mtpjax.api.prompts import RequestMaker, read_prompt
+from mtpjax.api.prompts import read_prompt
+from mtpjax.api.requests import RequestMaker
 from mtpjax.config import Config
 from mtpjax.data.tokenizers import ByteTokenizer
 from mtpjax.decode import batch as batches

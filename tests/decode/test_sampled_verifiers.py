@@ -223,8 +223,8 @@ def mixed(seed, temperature, n=BATCH):
   return [
     decode.Request(
       tuple(rng.integers(0, V, rng.integers(1, 21)).tolist()),
-      int(rng.integers(8, 25)), (0.0, temperature)[i % 2], seed=seed, index=i,
-      top_k=(0, 0, 3)[i % 3], top_p=(1, 0.9)[i % 4 // 2],
+      int(rng.integers(8, 25)), temperature=(0.0, temperature)[i % 2],
+      seed=seed, index=i, top_k=(0, 0, 3)[i % 3], top_p=(1, 0.9)[i % 4 // 2],
     )
     for i in range(n)
   ]  # fmt: skip

@@ -53,7 +53,7 @@ def chi_square(counts_V, probs_V):
 
 def scores_of(logits_BTV, temperatures, noise_BTV):
   """What a token is the arg max of, temperature alone."""
-  requests = [decode.Request((1,), 1, t) for t in temperatures]
+  requests = [decode.Request((1,), 1, temperature=t) for t in temperatures]
   stages = decode.Stages.of(requests)
   controls = ControlShapes.of(stages, requests, V).pack(requests)
   tables = sampling.Tables(jnp.array([-1]), None)
@@ -111,7 +111,9 @@ def test_first_tokens_of_many_requests_follow_the_model():
   counts_V = np.zeros(V)
   for call in range(400):
     requests = [
-      decode.Request(prompt, 1, temperature, seed=5, index=4 * call + b)
+      decode.Request(
+        prompt, 1, temperature=temperature, seed=5, index=4 * call + b
+      )
       for b in range(4)
     ]
     for result in run(model, decoded, ROOT, requests):
@@ -126,7 +128,7 @@ def test_requests_of_one_seed_differ_by_index_and_only_by_it():
   model = multi_token_model()
   flat = counter_params(is_flat=True)
   requests = [
-    decode.Request((1,), 12, 1.0, seed=s, index=i)
+    decode.Request((1,), 12, temperature=1.0, seed=s, index=i)
     for s, i in [(0, 0), (0, 1), (1, 0), (0, 0)]
   ]
   first, second, third, again = run(model, flat, ROOT, requests)

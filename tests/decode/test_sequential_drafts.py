@@ -117,7 +117,10 @@ def requests_of(*lengths, temperature=0.0):
   rng = np.random.default_rng(0)
   return [
     decode.Request(
-      tuple(rng.integers(0, V, n).tolist()), 40, temperature, index=i
+      tuple(rng.integers(0, V, n).tolist()),
+      40,
+      temperature=temperature,
+      index=i,
     )
     for i, n in enumerate(lengths)
   ]

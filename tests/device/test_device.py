@@ -98,7 +98,13 @@ def test_chain_and_tree_decode_what_plain_decoding_does(temperature):
   params = decode_params(model, params)
   prompts = np.random.default_rng(0).integers(0, 97, (4, 20))
   requests = [
-    Request(tuple(prompt[: 5 * i + 1].tolist()), 30 - i, temperature, 3, i)
+    Request(
+      tuple(prompt[: 5 * i + 1].tolist()),
+      30 - i,
+      temperature=temperature,
+      seed=3,
+      index=i,
+    )
     for i, prompt in enumerate(prompts)
   ]
   trees = (

@@ -62,8 +62,8 @@ def test_no_text_ends_while_passes_are_timed(params, monkeypatch):
 
   monkeypatch.setattr(Trial, "run", spy)
   requests = [
-    Request((1, 2, 3), 1, 2.0, index=0, stop_sequences=((4,),)),
-    Request((7,), 5, 2.0, index=1, min_new_tokens=3),
+    Request((1, 2, 3), 1, temperature=2.0, index=0, stop_sequences=((4,),)),
+    Request((7,), 5, temperature=2.0, index=1, min_new_tokens=3),
   ]
   trees = [Tree.root(), Tree.chain(2)]
   costs = measure_pass_costs(MODEL, params, requests, trees, repeats=2)
@@ -85,5 +85,8 @@ def _traces(state):
 
 
 def test_drafting_takes_time(params):
-  requests = [Request((1, 2, 3), 9, 2.0), Request((7,), 9, 2.0)]
+  requests = [
+    Request((1, 2, 3), 9, temperature=2.0),
+    Request((7,), 9, temperature=2.0),
+  ]
   assert measure_draft_secs(MODEL, params, requests, 1) > 0

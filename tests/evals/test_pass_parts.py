@@ -15,8 +15,9 @@ from mtpjax.evals.speed.trial import Trial
 
 MODEL = multi_token_model(heads_config=Heads(offsets=(1, 2, 3), matched=False))
 REQUESTS = [
-  Request((1, 2, 3), 60, 1.0, index=0), Request((7,), 60, 0.0, index=1)
-]  # fmt: skip
+  Request((1, 2, 3), 60, temperature=1.0, index=0),
+  Request((7,), 60, temperature=0.0, index=1),
+]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ _LENGTHS = (
 )  # fmt: skip
 _DEFAULT_LENGTH = 256
 # Settings of sampling that both sides call the same.
-_SAME = ("top_k", "top_p", "min_p", "repetition_penalty")
+_SAME = tuple(config_lib.NUMBERS.keys() - {"temperature", "seed"})
 
 
 class Runnable(Protocol):
