@@ -44,12 +44,10 @@ def tree_logits(params, tokens_BQ, depth_Q, ancestors_QQ, length_B, cache):
 @programs.full_jit
 def text_logits(lm_params, tokens_T):
   """Without cache and tree, behind the last token of a text from zeros on."""
-  positions_1T = jnp.arange(REPLAYED)[None]
   out = MODEL.trunk.clone(tap=config_lib.TAPS["last"]).apply(
     {"params": lm_params},
     tokens_T[None],
-    positions_1T,
-    masks.Packed(jnp.ones((1, REPLAYED), jnp.int32)),
+    Placement.whole(tokens_T[None]),
   )
   return MODEL.trunk.logits(lm_params, out.hidden_BTD)[0]
 

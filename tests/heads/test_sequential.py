@@ -16,7 +16,7 @@ from mtpjax.errors import UserError
 from mtpjax.heads import HeadContext
 from mtpjax.heads.parts import EVERYTHING, Trained
 from mtpjax.losses.targets import look_ahead
-from mtpjax.model import Placement, masks
+from mtpjax.model import Placement
 
 OFFSETS = (1, 2, 3, 4)
 WEIGHTS = (1.0, 0.5, 2.0, 1.5)
@@ -208,9 +208,10 @@ def test_every_mode_is_the_chain_written_out(mode, tied):
 def test_states_given_stand_for_the_trunk(targets):
   model, batch, params = a_model(), a_batch(), parameters()
   states = jax.jit(model.apply_trunk)(
-    params["lm"], batch["tokens"], batch["positions"],
-    masks.Packed(batch["segments"]),
-  ).tap_BTD  # fmt: skip
+    params["lm"],
+    batch["tokens"],
+    Placement.packed(batch["positions"], batch["segments"]),
+  ).tap_BTD
   arguments = params, jnp.zeros(4), batch
   run = value_and_gradients(model, "fused", targets, True)(*arguments)
   given = jax.jit(

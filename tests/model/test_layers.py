@@ -7,7 +7,8 @@ import pytest
 import reference
 import tiny
 
-from mtpjax.model import Block, masks, norm, rope
+from mtpjax.model import Block, norm, rope
+from mtpjax.model.placement import Placement
 
 
 def test_rms_norm_has_the_known_value():
@@ -95,17 +96,15 @@ def test_a_block_is_multi_head_attention_written_with_loops(n_kv_heads, x64):
   segments_BT = np.array([[1, 1, 1, 1, 1, 1, 1], [1, 2, 2, 2, 3, 3, 0]])
   positions_BT = tiny.positions(segments_BT)
   layer = Block(config)
-  mask = masks.Packed(jnp.asarray(segments_BT))
+  placement = Placement.packed(positions_BT, jnp.asarray(segments_BT))
   params = tiny.random_params(
     jax.eval_shape(
-      lambda key: layer.init(key, x_BTD, positions_BT, mask)["params"],
+      lambda key: layer.init(key, x_BTD, placement)["params"],
       jax.random.key(0),
     ),
     seed=1,
   )
-  y_BTD, rows = jax.jit(layer.apply)(
-    {"params": params}, x_BTD, positions_BT, mask
-  )
+  y_BTD, rows = jax.jit(layer.apply)({"params": params}, x_BTD, placement)
   assert rows.keys_BKSH.shape == (2, n_kv_heads, 7, 6)
   for b in range(2):
     expected_TD = reference.block(

@@ -18,6 +18,7 @@ SEGMENTS_BT = np.array(
 )
 TOKENS_BT = np.arange(18).reshape(2, 9)  # all different
 POSITIONS_BT = tiny.positions(SEGMENTS_BT)
+PLACEMENT = Placement.packed(POSITIONS_BT, SEGMENTS_BT)
 
 
 def trunk_of(tap="before_last", n_layers=3, **changes):
@@ -28,9 +29,9 @@ def trunk_of(tap="before_last", n_layers=3, **changes):
 @functools.cache
 def params_of(n_layers=3):
   abstract = jax.eval_shape(
-    lambda key: trunk_of(n_layers=n_layers).init(
-      key, TOKENS_BT, POSITIONS_BT, masks.Packed(jnp.asarray(SEGMENTS_BT))
-    )["params"],
+    lambda key: trunk_of(n_layers=n_layers).init(key, TOKENS_BT, PLACEMENT)[
+      "params"
+    ],
     jax.random.key(0),
   )
   return tiny.random_params(abstract, seed=3)
@@ -122,9 +123,7 @@ def test_layers_in_a_loop_are_layers_in_a_scan(tap):
 def test_tied_embeddings_are_the_transposed_table():
   trunk = trunk_of(tied_embeddings=True)
   abstract = jax.eval_shape(
-    lambda key: trunk.init(
-      key, TOKENS_BT, POSITIONS_BT, masks.Packed(jnp.asarray(SEGMENTS_BT))
-    )["params"],
+    lambda key: trunk.init(key, TOKENS_BT, PLACEMENT)["params"],
     jax.random.key(0),
   )
   assert set(abstract) == set(params_of()) - {"unembedding"}
