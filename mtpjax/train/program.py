@@ -1,6 +1,7 @@
 """What trains a configuration on a mesh; needs no data."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,8 +56,7 @@ class Program:
       UserError: a model that cannot be.
     """
     model = MultiTokenModel(config.model, config.heads, mesh, parts=parts)
-    optimizer = make_optimizer(config.optim, trained.of(model.abstract()))
-    return cls(config, model, optimizer, trained)
+    return cls(config, model, _optimizer(config.optim, model, trained), trained)
 
   def abstract_state(self) -> TrainState:
     """Returns shapes, dtypes and shardings of the state, for a restore."""
@@ -95,3 +95,12 @@ class Program:
       self.model, self.optimizer, self.config, frozen, objective=objective,
       schedule=schedule, readouts=readouts,
     )  # fmt: skip
+
+
+# Equal programs have one optimizer, and so one compiled step: a second run in a
+# process does not compile again.
+@functools.lru_cache(maxsize=8)
+def _optimizer(
+  optim: config_lib.Optim, model: MultiTokenModel, trained: Trained
+) -> optax.GradientTransformation:
+  return make_optimizer(optim, trained.of(model.abstract()))

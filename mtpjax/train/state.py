@@ -1,6 +1,7 @@
 """What a step reads and replaces, created where it will live."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -80,6 +81,15 @@ def create_state(
   Returns:
     The state of step 0.
   """
+  return _initialiser(model, optimizer, trained)(key, given)
+
+
+@functools.lru_cache(maxsize=8)
+def _initialiser(
+  model: MultiTokenModel,
+  optimizer: optax.GradientTransformation,
+  trained: Trained,
+) -> Callable[[jax.Array, Any], TrainState]:
   shardings = jax.tree.map(
     lambda leaf: leaf.sharding, abstract_state(model, optimizer, trained)
   )
@@ -87,4 +97,4 @@ def create_state(
   def init(key: jax.Array, given: Any) -> TrainState:
     return parallel.unbox(_init_boxed(model, optimizer, key, given, trained))
 
-  return jax.jit(init, out_shardings=shardings)(key, given)
+  return jax.jit(init, out_shardings=shardings)

@@ -1,6 +1,7 @@
 """One optimizer step: a pure function, jitted, its state donated."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -178,38 +179,62 @@ def make_train_step(
     (state, batch) -> (state, metrics). The state passed in is donated. Where
     loss or gradient are not finite the old state comes back.
   """
-  rate = make_schedule(config.optim, of_heads="lm" in (frozen or {}))
-  schedule = schedule or Constant(config.loss.weights)
+  given = _Given(
+    model, optimizer, config.optim, config.loss, config.train.accumulation,
+    objective, schedule or Constant(config.loss.weights), readouts,
+  )  # fmt: skip
+  # Frozen parts are an argument, not a constant of the program; and never
+  # donated.
+  return lambda state, batch: train_step(given, state, batch, frozen)
 
-  def train_step(state: TrainState, batch: Batch, frozen: Any):
-    loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
-      model, config.loss, config.train.accumulation, state.params, batch,
-      frozen, objective=objective, schedule=schedule, step=state.step,
-      readouts=readouts,
-    )  # fmt: skip
-    grad_norm = optax.tree.norm(grads)
-    is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
-    updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-    new_state = TrainState(
-      state.step + 1, optax.apply_updates(state.params, updates), opt_state
-    )
-    new_state = jax.tree.map(
-      lambda new, old: jnp.where(is_finite, new, old), new_state, state
-    )
-    weights = schedule.weights(state.step)
-    metrics = StepMetrics(
-      loss=loss,
-      sums=sums,
-      grad_norm=grad_norm,
-      clipped_grad_norm=clipped_norm(config.optim, grads),
-      tap_grad_norm_M=tap_grad_norm_M,
-      head_grad_norm_M=_own_norms(grads),
-      learning_rate=jnp.asarray(rate(state.step), jnp.float32),
-      is_finite=is_finite,
-      weight_M=weights if isinstance(weights, jax.Array) else None,
-    )
-    return new_state, metrics
 
-  jitted = jax.jit(train_step, donate_argnums=0)
-  # An argument, not a constant of the program; and never donated.
-  return lambda state, batch: jitted(state, batch, frozen)
+@dataclasses.dataclass(frozen=True)
+class _Given:
+  """What a step is made of. Equal values share one compiled program."""
+
+  model: MultiTokenModel
+  optimizer: optax.GradientTransformation
+  optim: config_lib.Optim
+  loss: config_lib.Loss
+  accumulation: int
+  objective: Objective
+  schedule: Schedule
+  readouts: tuple[Readout, ...]
+
+
+@functools.partial(jax.jit, static_argnames="given", donate_argnames="state")
+def train_step(
+  given: _Given, state: TrainState, batch: Batch, frozen: Any
+) -> tuple[TrainState, StepMetrics]:
+  """The step; see `make_train_step`."""
+  optim = given.optim
+  loss, sums, grads, tap_grad_norm_M = loss_and_gradients(
+    given.model, given.loss, given.accumulation, state.params, batch, frozen,
+    objective=given.objective, schedule=given.schedule, step=state.step,
+    readouts=given.readouts,
+  )  # fmt: skip
+  grad_norm = optax.tree.norm(grads)
+  is_finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
+  updates, opt_state = given.optimizer.update(
+    grads, state.opt_state, state.params
+  )
+  new_state = TrainState(
+    state.step + 1, optax.apply_updates(state.params, updates), opt_state
+  )
+  new_state = jax.tree.map(
+    lambda new, old: jnp.where(is_finite, new, old), new_state, state
+  )
+  rate = make_schedule(optim, of_heads="lm" in (frozen or {}))
+  weights = given.schedule.weights(state.step)
+  metrics = StepMetrics(
+    loss=loss,
+    sums=sums,
+    grad_norm=grad_norm,
+    clipped_grad_norm=clipped_norm(optim, grads),
+    tap_grad_norm_M=tap_grad_norm_M,
+    head_grad_norm_M=_own_norms(grads),
+    learning_rate=jnp.asarray(rate(state.step), jnp.float32),
+    is_finite=is_finite,
+    weight_M=weights if isinstance(weights, jax.Array) else None,
+  )
+  return new_state, metrics

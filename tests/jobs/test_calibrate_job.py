@@ -17,7 +17,7 @@ from mtpjax.evals import calibration as calibrating
 from mtpjax.evals.calibration import Calibrator, Ranked, Texts
 
 WORKDIR = "runs/quickstart"
-SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 9 --repeats 1"
+SHORT = "--texts 4 --prompt-length 8 --new-tokens 16 --max-nodes 5 --repeats 1"
 PROMPTS = ["def f1(x", "return", "x + "]
 
 
@@ -30,6 +30,10 @@ def calibrated(tiny_root, tmp_path_factory):
     shutil.copytree(WORKDIR, root / "run")
     argv = ["calibrate", str(root / "run"), *SHORT.split()]
     argv += ["--batches", "1,2", "--temperatures", "0,0.8"]
+    # One length of each drafter will do: each is a program.
+    for name, mode in decode.MODES.items():
+      one = dataclasses.replace(mode, lengths_tried=mode.lengths_tried[:1])
+      patch.setitem(decode.MODES, name, one)
     assert cli.main([*argv, "--json", str(root / "report.json")]) == 0
   return root
 
@@ -42,7 +46,7 @@ def test_a_report_holds_costs_choice_and_checks(calibrated):
     (0, 1), (0, 2), (0.8, 1), (0.8, 2)
   ]  # fmt: skip
   for row in rows:
-    assert [c["nodes"] for c in row["curve"]] == list(range(1, 10))
+    assert [c["nodes"] for c in row["curve"]] == list(range(1, 6))
     gains = [c["tokens_per_pass"] for c in row["curve"]]
     assert gains[0] == 1 and gains == sorted(gains)
     names = [check["tree"] for check in row["checks"]]
@@ -62,7 +66,7 @@ def test_it_is_saved_beside_the_checkpoints_with_a_figure(calibrated):
     (0, 1), (0, 2), (0.8, 1), (0.8, 2)
   ]  # fmt: skip
   for entry in loaded.entries:
-    assert [nodes for nodes, _ in entry.costs.points] == [1, 2, 4, 8]
+    assert [nodes for nodes, _ in entry.costs.points] == [1, 2, 4]
     assert entry.levels[0].tree == decode.Tree.root()
     assert entry.levels[-1].tree == entry.choice.tree
   png = (calibrated / "run" / "calibration.png").read_bytes()

@@ -1,5 +1,6 @@
 """Loss and accuracy per offset on held-out rows."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -45,13 +46,6 @@ def make_evaluator(
   """
   is_told = False
 
-  @jax.jit
-  def sums_of(params: Any, batch: dict[str, jax.Array]) -> OffsetSums:
-    counts_M = batch_targets(batch, model.heads.offsets).counts_M
-    coefficients_M = offset_coefficients(counts_M, ())
-    probes_M = 0.0 * coefficients_M
-    return model_loss(model, loss, params, probes_M, batch, coefficients_M)[1]
-
   def evaluate(params: Any) -> dict[str, np.ndarray]:
     nonlocal is_told
     total = None
@@ -60,7 +54,8 @@ def make_evaluator(
         rows, batch_size, batches, jax.process_index(), jax.process_count()
       )
     ):
-      sums = sums_of(params, parallel.place_batch(local, model.mesh))
+      batch = parallel.place_batch(local, model.mesh)
+      sums = _sums_of(model, loss, params, batch)
       # int32 on the device is enough for a batch, not for a data set.
       sums = jax.tree.map(
         lambda x: np.asarray(x, np.float64), jax.device_get(sums)
@@ -82,6 +77,19 @@ def make_evaluator(
     return means | {"targets": total.count_M}
 
   return evaluate
+
+
+@functools.partial(jax.jit, static_argnames=("model", "loss"))
+def _sums_of(
+  model: MultiTokenModel,
+  loss: config_lib.Loss,
+  params: Any,
+  batch: dict[str, jax.Array],
+) -> OffsetSums:
+  counts_M = batch_targets(batch, model.heads.offsets).counts_M
+  coefficients_M = offset_coefficients(counts_M, ())
+  probes_M = 0.0 * coefficients_M
+  return model_loss(model, loss, params, probes_M, batch, coefficients_M)[1]
 
 
 def _without_targets(
