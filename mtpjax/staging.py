@@ -1,4 +1,4 @@
-"""Folders that appear complete or not at all, wherever they lie."""
+"""Folders and files that appear complete or not at all, wherever they lie."""
 
 import contextlib
 import errno
@@ -73,6 +73,31 @@ def new_folder(
     for parent in missing:
       with contextlib.suppress(OSError):  # it is not empty: all went well
         parent.rmdir()
+
+
+@contextlib.contextmanager
+def whole_file(path: pathlib.Path) -> Iterator[pathlib.Path]:
+  """Gives a file to write, which becomes `path` if nothing was raised.
+
+  Until then `path` is as it was, and what was begun is gone afterwards.
+
+  Args:
+    path: a file, or no such thing.
+
+  Yields:
+    The file to write, which lies beside it.
+
+  Raises:
+    OSError: it cannot be put in the place of `path`.
+  """
+  path = path.absolute()  # "." has no name of its own
+  part = path.with_name(f"{path.name}{_MARK}{os.getpid()}")
+  try:
+    yield part
+    part.replace(path)
+  finally:
+    with contextlib.suppress(OSError):
+      part.unlink()
 
 
 @contextlib.contextmanager

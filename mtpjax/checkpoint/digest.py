@@ -12,6 +12,7 @@ import json
 import pathlib
 
 from mtpjax import config as config_lib
+from mtpjax import staging
 
 NAME = "mtpjax_digest.json"
 
@@ -34,9 +35,8 @@ def write(directory: pathlib.Path) -> None:
       }
       for path, sha256 in zip(files, readers.map(_sha256, files), strict=True)
     }
-  part = directory / (NAME + ".tmp")
-  part.write_text(json.dumps(entries, indent=1) + "\n")
-  part.replace(directory / NAME)
+  with staging.whole_file(directory / NAME) as part:
+    part.write_text(json.dumps(entries, indent=1) + "\n")
 
 
 def exists(directory: pathlib.Path) -> bool:

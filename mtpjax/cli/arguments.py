@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NoReturn
 
 from mtpjax import config as config_lib
+from mtpjax import staging
 from mtpjax.errors import UserError
 
 
@@ -138,12 +139,8 @@ def write_figures(path: pathlib.Path, figures: Any) -> None:
   if not os.access(path.parent, os.W_OK):
     path.write_text(text)
     return
-  part = path.with_name(f"{path.name}.part-{os.getpid()}")
-  try:
+  with staging.whole_file(path) as part:
     part.write_text(text)
-    part.replace(path)
-  finally:
-    part.unlink(missing_ok=True)
 
 
 def _is_own_file(path: pathlib.Path) -> bool:

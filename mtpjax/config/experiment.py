@@ -7,6 +7,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
+from mtpjax import staging
 from mtpjax.config.checks import checked_value, require
 from mtpjax.config.decode import Decode
 from mtpjax.config.sections import (
@@ -92,9 +93,8 @@ class Config:
 
 def write_json(path: pathlib.Path, value: Any) -> None:
   """Writes a JSON file, whole or not at all."""
-  part = path.with_suffix(".tmp")
-  part.write_text(json.dumps(value, indent=2) + "\n")
-  part.replace(path)
+  with staging.whole_file(path) as part:
+    part.write_text(json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: pathlib.Path) -> Any:

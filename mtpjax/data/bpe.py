@@ -6,11 +6,11 @@ import os
 import pathlib
 from collections.abc import Iterable, Iterator
 
+from mtpjax import staging
 from mtpjax.errors import UserError
 
 BOS_TOKEN, EOS_TOKEN = "<s>", "</s>"
 _SMALLEST = 256 + 2  # every byte, BOS and EOS
-_PART = ".part"
 
 
 def train_bpe(
@@ -40,7 +40,6 @@ def train_bpe(
       f"take {_SMALLEST}"
     )
   path = pathlib.Path(path)
-  part = _part(path)
   # Before the work is done, not after it.
   with _writing(path):
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,14 +72,9 @@ def train_bpe(
       "sources: no text to train a tokenizer on; name other sources"
     )
   with _writing(path):
-    part.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
-    part.replace(path)
+    with staging.whole_file(path) as part:
+      part.write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
   return tokenizer.get_vocab_size(with_added_tokens=True)
-
-
-def _part(path: pathlib.Path) -> pathlib.Path:
-  whole = path.absolute()  # "." has no name of its own
-  return whole.with_name(whole.name + _PART)
 
 
 @contextlib.contextmanager
@@ -88,13 +82,8 @@ def _writing(path: pathlib.Path) -> Iterator[None]:
   """Turns what the system refuses into one line."""
   try:
     yield
-  except BaseException as error:
-    with contextlib.suppress(OSError):
-      _part(path).unlink()
-    if isinstance(error, OSError):
-      cause = f"{error.filename}: " if error.filename is not None else ""
-      raise UserError(
-        f"{path}: cannot be written ({cause}{error.strerror}); take another "
-        "--out"
-      ) from error
-    raise
+  except OSError as error:
+    cause = f"{error.filename}: " if error.filename is not None else ""
+    raise UserError(
+      f"{path}: cannot be written ({cause}{error.strerror}); take another --out"
+    ) from error

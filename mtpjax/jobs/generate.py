@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 import rich.console
 
-from mtpjax import api
+from mtpjax import api, staging
 from mtpjax import config as config_lib
 from mtpjax.data import (
   TEMPLATE_FIELDS,
@@ -204,16 +204,11 @@ def _new_file(out: pathlib.Path) -> Iterator[TextIO]:
     raise UserError(
       f"--out {out}: is there already; give another name or delete it"
     )
-  part = out.with_name(f"{out.name}.part-{os.getpid()}")
-  with _explained(out):
-    file = open(part, "w", encoding="utf-8")
-  try:
-    with file:
-      yield file
+  with contextlib.ExitStack() as stack:
     with _explained(out):
-      part.rename(out)
-  finally:
-    part.unlink(missing_ok=True)
+      part = stack.enter_context(staging.whole_file(out))
+      file = stack.enter_context(open(part, "w", encoding="utf-8"))
+    yield file
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mtpjax import staging
 from mtpjax.errors import UserError
 from mtpjax.train.step import StepMetrics
 
@@ -152,10 +153,9 @@ class JsonLines:
             kept.append(line)
         except (ValueError, KeyError, TypeError, RecursionError):
           continue
-    part = path.with_suffix(".tmp")
     with self._explain_failure():
-      part.write_bytes(b"".join(line + b"\n" for line in kept))
-      part.replace(path)
+      with staging.whole_file(path) as part:
+        part.write_bytes(b"".join(line + b"\n" for line in kept))
       # Unbuffered: what a full disk did not take is not tried again.
       self._file = path.open("ab", buffering=0)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mtpjax import decode
-from mtpjax.decode import history, sampling, verifiers
+from mtpjax.decode import filters, history, sampling, verifiers
 from mtpjax.decode.controls import ControlShapes, Stages
 from mtpjax.decode.grammar import Grammar
 from mtpjax.decode.grammar import automaton as automata
@@ -433,7 +433,7 @@ def test_the_largest_are_those_that_sorting_finds(dtype, x64):
           np.testing.assert_array_equal(marked_BQV[b, q], want_V)
 
 
-_largest = jax.jit(sampling._largest)
+_largest = jax.jit(filters._largest)
 
 
 def test_drafts_are_told_the_text_so_far_and_how_long_it_will_be():
