@@ -67,6 +67,8 @@ class Corpus:
       with the smallest are held out. -1 and 2 where the source decides.
     n_skipped: documents that had no token, and conversations in which the
       assistant says nothing.
+    n_shared: documents of validation sources that are a document of the
+      training sources too, token by token.
   """
 
   tokens_T: FlatFile
@@ -74,6 +76,7 @@ class Corpus:
   lengths_N: np.ndarray
   draws_N: np.ndarray
   n_skipped: int
+  n_shared: int = 0
 
   def close(self) -> None:
     """Closes the files."""
@@ -148,20 +151,27 @@ def tokenize_corpus(
   """
   dtype = token_dtype(tokenizer.vocab_size)
   lengths, draws = array.array("q"), array.array("d")
+  # Digests of the documents of either split, where sources decide that.
+  digests = {True: array.array("Q"), False: array.array("Q")}
   n_skipped = n_tokens = 0
   tokens_file, mask_file = folder / "tokens.flat", folder / "loss_mask.flat"
   stretches = _cut(documents, tokenizer, bos_id, eos_id, count)
   with open(tokens_file, "wb") as tokens, open(mask_file, "wb") as mask:
     for document, parts in _encode_all(stretches, tokenizer, bos_id, eos_id):
-      length = 0
+      length, digest = 0, hashlib.blake2b(digest_size=8)
       for ids_T, is_trained in parts:
-        tokens.write(ids_T.astype(dtype).tobytes())
+        raw = ids_T.astype(dtype).tobytes()
+        tokens.write(raw)
+        digest.update(raw)
         mask.write((b"\x01" if is_trained else b"\x00") * len(ids_T))
         length += len(ids_T)
       if not length:
         n_skipped += 1
         continue
       lengths.append(length)
+      if document.is_held_out is not None:
+        value = int.from_bytes(digest.digest())
+        digests[document.is_held_out].append(value)
       draws.append(
         held_out_draw(seed, document.name)
         if document.is_held_out is None
@@ -177,6 +187,7 @@ def tokenize_corpus(
     np.array(lengths, np.int64),
     np.array(draws, np.float64),
     n_skipped,
+    int(np.isin(np.array(digests[True]), np.array(digests[False])).sum()),
   )
 
 

@@ -299,6 +299,7 @@ def _fill_folder(
       "rows": writer.n_rows,
       "fill": round(tokens / max(writer.n_rows * config.row_length, 1), 6),
     }
+  splits["validation"]["shared"] = corpus.n_shared
   corpus.close()
   shutil.rmtree(flat)
   fingerprint = make_fingerprint(

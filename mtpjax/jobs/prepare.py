@@ -71,6 +71,14 @@ def _warnings(
       f"for validation ({held_out:,} tokens, --data.validation-fraction "
       f"{data.validation_fraction:g})"
     )
+  validation = result["splits"]["validation"]
+  if validation.get("shared"):
+    yield (
+      f"WARNING: {data.path}: {validation['shared']:,} of "
+      f"{validation['documents']:,} documents of --data.validation-sources are "
+      "in --data.sources too, so an evaluation would see what was trained on; "
+      "take them out of one of the two"
+    )
   for split, counts in result["splits"].items():
     if counts["rows"] == 0:
       yield (

@@ -102,6 +102,20 @@ def test_a_split_without_targets_is_said(tmp_path):
   assert "completions" in line
 
 
+def test_text_in_both_sources_is_said(tmp_path):
+  train = write_texts(tmp_path / "train", ["one text", "two texts", "three"])
+  held = write_texts(tmp_path / "held", ["three", "four", "one text", "three"])
+  for _ in range(2):  # also where the folder is there already
+    (line,) = run(
+      tmp_path, [], (1,), sources=(train,), validation_sources=(held,)
+    )
+    assert "3 of 4 documents of --data.validation-sources" in line
+  assert not run(
+    tmp_path, [], (1,), path=str(tmp_path / "apart"), sources=(train,),
+    validation_sources=(write_texts(tmp_path / "other", ["one", "text"]),),
+  )  # fmt: skip
+
+
 def test_a_tail_that_is_held_out_is_said(tmp_path):
   (line,) = run(tmp_path, ["a line of text\n" * 30], validation_fraction=0.1)
   assert "one document only" in line and "held out" in line
