@@ -8,7 +8,7 @@ import codecs
 import json
 import math
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from mtpjax.config.values import shown
@@ -65,14 +65,42 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
 class Fields:
   """Reads fields of a JSON object; null and a missing field are the same."""
 
-  def __init__(self, values: Mapping[str, Any], source: str):
-    """Wraps values; `source` begins every error."""
+  def __init__(
+    self,
+    values: Mapping[str, Any],
+    source: str,
+    way_out: str = "",
+    prefix: str = "",
+  ):
+    """Wraps values.
+
+    Args:
+      values: by name.
+      source: begins every error.
+      way_out: ends it.
+      prefix: what the names of these fields begin with.
+    """
     self.values = values
     self.source = source
+    self.way_out = f"; {way_out}" if way_out else ""
+    self.prefix = prefix
+    self._seen: set[str] = set()
 
   def get(self, name: str) -> Any:
     """Returns the value as it is; None where there is none."""
+    name = self.prefix + name
+    self._seen.add(name)
     return self.values.get(name)
+
+  def unread(self, silent: Collection[str] = ()) -> str:
+    """Returns a field that nobody has read; "" where there is none.
+
+    Args:
+      silent: fields that say nothing which matters.
+    """
+    known = self._seen | {self.prefix + name for name in silent}
+    left = [n for n in self.values if n.startswith(self.prefix)]
+    return min(set(left) - known, default="")
 
   def integer(
     self, name: str, default: int | None = None, least: int = 1
@@ -83,20 +111,33 @@ class Fields:
       raise self.error(name, f"must be at least {least} and below {_MOST:,}")
     return value
 
-  def number(self, name: str, default: float | None = None) -> float:
-    """Returns a finite number above 0; null gives the default."""
+  def number(
+    self, name: str, default: float | None = None, least: float = 0
+  ) -> float:
+    """Returns a finite number above 0, and at least `least`."""
     value = self._of_kind(name, (int, float), "a number", default)
     try:
       number = float(value)
     except OverflowError:  # an integer beyond any float
       number = math.inf
-    if not (math.isfinite(number) and number > 0):
-      raise self.error(name, "must be finite and greater than 0")
+    if not (math.isfinite(number) and number > 0 and number >= least):
+      least_is = f"at least {least:g}" if least else "greater than 0"
+      raise self.error(name, f"must be finite and {least_is}")
     return number
 
-  def text(self, name: str) -> str:
-    """Returns a text."""
-    return self._of_kind(name, str, "a text")
+  def text(self, name: str, default: str | None = None) -> str:
+    """Returns a text; null gives the default."""
+    return self._of_kind(name, str, "a text", default)
+
+  def items(self, name: str) -> list[Any]:
+    """Returns a list, whatever is in it."""
+    return self._of_kind(name, list, "a list")
+
+  def require(self, name: str, only: Any) -> None:
+    """Raises UserError for another value than the only one supported."""
+    value = self.get(name)
+    if value is not None and value != only:
+      raise self.error(name, f"is not supported, only {only!r}")
 
   def claim(self, name: str, default: bool | None = None) -> bool:
     """Returns true or false; null gives the default."""
@@ -128,7 +169,9 @@ class Fields:
   def error(self, name: str, what: str) -> UserError:
     """Returns an error that names a field and its value."""
     value = shown(self.get(name))
-    return UserError(f"{self.source}: {name} {value} {what}")
+    return UserError(
+      f"{self.source}: {self.prefix}{name} {value} {what}{self.way_out}"
+    )
 
   def _of_kind(
     self, name: str, kind: Any, called: str, default: Any = None
@@ -136,9 +179,11 @@ class Fields:
     value = self.get(name)
     value = default if value is None else value
     if value is None:
+      name = self.prefix + name
       there = "is null" if name in self.values else "is not there"
       raise UserError(
         f"{self.source}: has no field {name} (it {there}); it must be {called}"
+        f"{self.way_out}"
       )
     if not isinstance(value, kind) or (
       isinstance(value, bool) and kind is not bool

@@ -274,35 +274,69 @@ def refused(path, *words):
 @pytest.mark.parametrize(
   "fields, words",
   [
-    ({"general.architecture": "gemma"},
-     "general.architecture is 'gemma'; supported are llama, qwen2, qwen3"),
-    ({"llama.block_count": None}, "the field llama.block_count is missing"),
-    ({"llama.block_count": "two"}, "llama.block_count is 'two'"),
-    ({"llama.block_count": 3}, "block_count is 3, but there are tensors of 2"),
-    ({"llama.block_count": 1}, "block_count is 1, but there are tensors of 2"),
-    ({"llama.attention.head_count": 0}, "model.n_attention_heads: 0"),
-    ({"llama.attention.head_count": 8},
-     "blk.0.attn_q.weight is [32, 24], expected [64, 24]"),
+    (
+      {"general.architecture": "gemma"},
+      "general.architecture is 'gemma'; supported are llama, qwen2, qwen3",
+    ),
+    ({"llama.block_count": None}, "has no field llama.block_count"),
+    ({"llama.block_count": "two"}, "llama.block_count 'two' is not"),
+    ({"llama.block_count": 3}, "block_count 3 is not that of the 2 stored"),
+    ({"llama.block_count": 1}, "block_count 1 is not that of the 2 stored"),
+    ({"llama.attention.head_count": 0}, "head_count 0 must be at least 1"),
+    (
+      {"llama.attention.head_count": 8},
+      "blk.0.attn_q.weight is [32, 24], expected [64, 24]",
+    ),
     ({"split.count": 2}, "is one of 2 files; join them"),
-    ({"llama.attention.head_count": [4, 4]}, "head_count is"),
-    ({"llama.attention.value_length": 4}, "value_length is 4, only 8"),
-    ({"llama.rope.dimension_count": 4}, "dimension_count is 4, only 8"),
-    ({"llama.attention.causal": False}, "causal is False, only True"),
-    ({"llama.expert_count": 8}, "llama.expert_count is 8, only 0"),
+    ({"llama.attention.head_count": [4, 4]}, "is not a whole number"),
+    (
+      {"llama.attention.value_length": 4},
+      "value_length 4 is not supported, only 8",
+    ),
+    (
+      {"llama.rope.dimension_count": 4},
+      "dimension_count 4 is not supported, only 8",
+    ),
+    (
+      {"llama.attention.causal": False},
+      "causal False is not supported, only True",
+    ),
+    (
+      {"llama.expert_count": 8},
+      "llama.expert_count 8 is not supported, only 0",
+    ),
     ({"llama.logit_scale": 2.0}, "the field llama.logit_scale is not known"),
-    ({"llama.rope.scaling.type": "yarn"}, "type is 'yarn', only 'linear'"),
-    ({"llama.rope.scaling.attn_factor": 2.0}, "attn_factor is 2.0, only 1.0"),
-    ({"llama.rope.scaling.type": "linear"}, "scaling.factor is missing"),
-    ({"llama.rope.scaling.factor": math.nan}, "scaling.factor is nan"),
-    ({"llama.rope.scaling.factor": 0.5}, "scaling.factor is 0.5"),
-    ({"llama.rope.freq_base": math.inf}, "freq_base is inf"),
-    ({"llama.rope.freq_base": -1.0}, "freq_base is -1.0"),
-    ({"llama.attention.layer_norm_rms_epsilon": math.nan}, "epsilon is nan"),
+    (
+      {"llama.rope.scaling.type": "yarn"},
+      "type 'yarn' is not supported, only 'linear'",
+    ),
+    (
+      {"llama.rope.scaling.attn_factor": 2.0},
+      "attn_factor 2.0 is not supported, only 1.0",
+    ),
+    (
+      {"llama.rope.scaling.type": "linear"},
+      "has no field llama.rope.scaling.factor",
+    ),
+    (
+      {"llama.rope.scaling.factor": math.nan},
+      "scaling.factor nan must be finite and at least 1",
+    ),
+    (
+      {"llama.rope.scaling.factor": 0.5},
+      "scaling.factor 0.5 must be finite and at least 1",
+    ),
+    ({"llama.rope.freq_base": math.inf}, "freq_base inf must be finite"),
+    ({"llama.rope.freq_base": -1.0}, "freq_base -1.0 must be finite"),
+    (
+      {"llama.attention.layer_norm_rms_epsilon": math.nan},
+      "epsilon nan must be finite",
+    ),
     ({"llama.rope.scale_linear": 4.0}, "llama.rope.scale_linear is not known"),
     ({"llama.logit_scale": 0.5}, "llama.logit_scale is not known"),
     ({"tokenizer.ggml.pre": "tekken"}, "tokenizer.ggml.pre"),
   ],
-)  # fmt: skip
+)
 def test_fields_that_are_refused(tmp_path, fields, words):
   path, *_ = file_of(tmp_path, fields=fields)
   refused(path, words)

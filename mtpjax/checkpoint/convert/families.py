@@ -272,12 +272,16 @@ def write_values(
 
 
 def _architecture_of(model: config_lib.Model) -> str:
-  """Returns the architecture that has the features of a model."""
-  if model.qk_norm:
-    return "Qwen3ForCausalLM"
-  if model.qkv_bias:
-    return "Qwen2ForCausalLM"
-  return "MistralForCausalLM" if model.sliding_window else "LlamaForCausalLM"
+  """Returns the first of `FAMILIES` that has the features of a model."""
+  features = model.qkv_bias, model.qk_norm
+  for name, family in FAMILIES.items():
+    has_window = not model.sliding_window or family.window != "never"
+    if (family.qkv_bias, family.qk_norm) == features and has_window:
+      return name
+  raise UserError(
+    f"model: none of {', '.join(FAMILIES)} has qkv_bias {model.qkv_bias}, "
+    f"qk_norm {model.qk_norm} and sliding_window {model.sliding_window} at once"
+  )
 
 
 # Fields of other architectures' code, by the one value that is as it is here.

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from mtpjax.config.published import Fields
 from mtpjax.errors import UserError
 
 _MAGIC = b"GGUF"
@@ -58,29 +59,14 @@ class Container:
   fields: dict[str, Any]
   tensors: dict[str, StoredTensor]
 
-  def field(self, key: str, kinds: type | tuple[type, ...], default: Any):
-    """Returns a field, or the default where there is none.
-
-    Args:
-      key: its name.
-      kinds: the Python types it may have.
-      default: returned if absent; `...` if it must be there.
-
-    Raises:
-      UserError: it is missing, or of another type.
-    """
-    value = self.fields.get(key, default)
-    if value is ...:
-      raise UserError(
-        f"{self.path}: the field {key} is missing; convert the model to GGUF "
-        "again, or give its Hugging Face folder"
-      )
-    if key in self.fields and not isinstance(value, kinds):
-      raise UserError(
-        f"{self.path}: the field {key} is {str(value)[:40]!r}, which is not of "
-        "the type it should have; convert the model to GGUF again"
-      )
-    return value
+  def read(self, prefix: str = "") -> Fields:
+    """Returns the fields, or those whose names begin with a prefix."""
+    return Fields(
+      self.fields,
+      str(self.path),
+      "convert the model to GGUF again, or give its Hugging Face folder",
+      prefix,
+    )
 
 
 def require_library(path: pathlib.Path) -> Any:

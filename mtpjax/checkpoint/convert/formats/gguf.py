@@ -1,7 +1,6 @@
 """GGUF files, as llama.cpp and its relatives use them, into parameters."""
 
 import hashlib
-import math
 import pathlib
 from typing import Any
 
@@ -17,6 +16,7 @@ from mtpjax.checkpoint.convert.containers.gguf import (
 from mtpjax.checkpoint.convert.format import Format, Source
 from mtpjax.checkpoint.convert.formats.gguf_tokenizer import tokenizer_files
 from mtpjax.checkpoint.convert.layout import lm_leaves
+from mtpjax.config.published import Fields
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -76,7 +76,7 @@ def open(path: pathlib.Path) -> Source:
   """
   container = read_container(path)
   _require_whole(container)
-  architecture = container.field("general.architecture", str, ...)
+  architecture = container.read().text("general.architecture")
   model = _model(container, architecture)
   leaves = lm_leaves(model, GGUF_NAMES, paired=_IS_PAIRED[architecture])
   tensors = GgufTensors(container)
@@ -105,7 +105,9 @@ def open(path: pathlib.Path) -> Source:
       "format": "gguf",
       "path": str(path.absolute()),
       "architecture": architecture,
-      "max_length": container.field(f"{architecture}.context_length", int, 0),
+      "max_length": container.read(f"{architecture}.").integer(
+        "context_length", 0, least=0
+      ),
       "bytes": {path.name: path.stat().st_size},
       "sha256": digest,
     },
@@ -119,7 +121,7 @@ FORMAT = Format(
 
 def _require_whole(container: Container) -> None:
   """Raises UserError for a part of a model, or a type that is not read."""
-  n_parts = container.field("split.count", int, 1)
+  n_parts = container.read().integer("split.count", 1, least=0)
   if n_parts > 1:
     raise UserError(
       f"{container.path}: is one of {n_parts} files; join them with "
@@ -141,93 +143,13 @@ def _model(container: Container, architecture: str) -> config_lib.Model:
       f"{path}: general.architecture is {architecture!r}; supported are "
       f"{', '.join(_IS_PAIRED)} (llama is also Mistral and SmolLM)"
     )
-  seen = set(_SILENT_FIELDS)
-
-  def field(key: str, kinds: type, default: Any = ...) -> Any:
-    seen.add(key)
-    return container.field(f"{architecture}.{key}", kinds, default)
-
-  def require(key: str, value: Any, only: Any) -> None:
-    if value != only:
-      raise UserError(
-        f"{path}: {architecture}.{key} is {value!r}, only {only!r} is "
-        "supported; convert a model that has it so"
-      )
-
-  width = field("embedding_length", int)
-  n_heads = field("attention.head_count", int)
-  d_head = field("attention.key_length", int, width // max(n_heads, 1))
-  same_width = ("attention.value_length", "rope.dimension_count")
-  for key in same_width:
-    require(key, field(key, int, d_head), d_head)
-  require("attention.causal", field("attention.causal", bool, True), True)
-  for key in ("expert_count", "expert_used_count"):
-    require(key, field(key, int, 0), 0)
-  embedding = tensors.get(GGUF_NAMES["embedding"])
-  if embedding is None:
+  fields = container.read(f"{architecture}.")
+  sizes = _sizes(fields, container)
+  sizes |= _rope(fields, container, sizes)
+  if unknown := fields.unread(_SILENT_FIELDS):
     raise UserError(
-      f"{path}: holds no tensor {GGUF_NAMES['embedding']}; give a file of a "
-      "whole model, not of a vocabulary or an adapter"
-    )
-  n_layers = field("block_count", int)
-  n_stored = len({n.split(".")[1] for n in tensors if n.startswith("blk.")})
-  if n_layers != n_stored:
-    raise UserError(
-      f"{path}: {architecture}.block_count is {n_layers}, but there are "
-      f"tensors of {n_stored} layers; copy the file again"
-    )
-  theta = field("rope.freq_base", float, 10_000.0)
-  epsilon = field("attention.layer_norm_rms_epsilon", float)
-  for key, value in (
-    ("rope.freq_base", theta),
-    ("attention.layer_norm_rms_epsilon", epsilon),
-  ):
-    if not 0 < value < math.inf:
-      raise UserError(
-        f"{path}: {architecture}.{key} is {value!r}, which must be finite and "
-        "greater than 0; convert the model to GGUF again"
-      )
-  sizes = dict(
-    vocab_size=embedding.shape[0],
-    d_model=width,
-    n_layers=n_layers,
-    n_attention_heads=n_heads,
-    n_kv_heads=field("attention.head_count_kv", int, n_heads),
-    d_head=d_head,
-    d_ff=field("feed_forward_length", int),
-    sliding_window=field("attention.sliding_window", int, 0),
-    rope_theta=_decimal(theta),
-    norm_eps=_decimal(epsilon),
-  )
-  # A factor without a type is linear, as llama.cpp reads it.
-  has_factor = f"{architecture}.rope.scaling.factor" in container.fields
-  scaling = field("rope.scaling.type", str, "linear" if has_factor else "none")
-  factor = field(
-    "rope.scaling.factor", float, ... if scaling == "linear" else 1.0
-  )
-  if not 1 <= factor < math.inf:
-    raise UserError(
-      f"{path}: {architecture}.rope.scaling.factor is {factor!r}, which must "
-      "be finite and at least 1; convert the model to GGUF again"
-    )
-  attention_factor = field("rope.scaling.attn_factor", float, 1.0)
-  require("rope.scaling.attn_factor", attention_factor, 1.0)
-  if scaling == "linear" and factor != 1.0:
-    sizes |= dict(rope_scaling="linear", rope_factor=_decimal(factor))
-  elif scaling not in ("none", "linear"):
-    require("rope.scaling.type", scaling, "linear")
-  if _ROPE_FACTORS in tensors:
-    require("rope.scaling.type", scaling, "none")
-    sizes |= _llama3_rope(container, sizes["rope_theta"], d_head)
-  of_architecture = {
-    key.removeprefix(f"{architecture}.")
-    for key in container.fields
-    if key.startswith(f"{architecture}.")
-  }
-  if unknown := sorted(of_architecture - seen):
-    raise UserError(
-      f"{path}: the field {architecture}.{unknown[0]} is not known here and "
-      "may change the model; give the model's Hugging Face folder"
+      f"{path}: the field {unknown} is not known here and may change the "
+      "model; give the model's Hugging Face folder"
     )
   try:
     return config_lib.Model(
@@ -240,6 +162,66 @@ def _model(container: Container, architecture: str) -> config_lib.Model:
     )
   except UserError as error:
     raise UserError(f"{path}: {error}") from error
+
+
+def _sizes(fields: Fields, container: Container) -> dict[str, Any]:
+  """Reads what is counted, and refuses what is not supported."""
+  tensors = container.tensors
+  width = fields.integer("embedding_length")
+  n_heads = fields.integer("attention.head_count")
+  d_head = fields.integer("attention.key_length", width // n_heads)
+  for key, only in (
+    ("attention.value_length", d_head),
+    ("rope.dimension_count", d_head),
+    ("attention.causal", True),
+    ("expert_count", 0),
+    ("expert_used_count", 0),
+  ):
+    fields.require(key, only)
+  embedding = tensors.get(GGUF_NAMES["embedding"])
+  if embedding is None:
+    raise UserError(
+      f"{container.path}: holds no tensor {GGUF_NAMES['embedding']}; give a "
+      "file of a whole model, not of a vocabulary or an adapter"
+    )
+  n_layers = fields.integer("block_count")
+  n_stored = len({n.split(".")[1] for n in tensors if n.startswith("blk.")})
+  if n_layers != n_stored:
+    raise fields.error("block_count", f"is not that of the {n_stored} stored")
+  return dict(
+    vocab_size=embedding.shape[0],
+    d_model=width,
+    n_layers=n_layers,
+    n_attention_heads=n_heads,
+    n_kv_heads=fields.integer("attention.head_count_kv", n_heads),
+    d_head=d_head,
+    d_ff=fields.integer("feed_forward_length"),
+    sliding_window=fields.integer("attention.sliding_window", 0, least=0),
+    rope_theta=_decimal(fields.number("rope.freq_base", 10_000.0)),
+    norm_eps=_decimal(fields.number("attention.layer_norm_rms_epsilon")),
+  )
+
+
+def _rope(
+  fields: Fields, container: Container, sizes: dict[str, Any]
+) -> dict[str, Any]:
+  """Reads how rotary positions are scaled; nothing where they are not."""
+  key = "rope.scaling.type"
+  has_factor = fields.get("rope.scaling.factor") is not None
+  # A factor without a type is linear, as llama.cpp reads it.
+  scaling = fields.text(key, "linear" if has_factor else "none")
+  is_linear = scaling == "linear"
+  default = None if is_linear else 1.0
+  factor = fields.number("rope.scaling.factor", default, least=1)
+  fields.require("rope.scaling.attn_factor", 1.0)
+  if _ROPE_FACTORS in container.tensors:
+    fields.require(key, "none")
+    return _llama3_rope(container, sizes["rope_theta"], sizes["d_head"])
+  if scaling != "none":
+    fields.require(key, "linear")
+  if is_linear and factor != 1.0:
+    return dict(rope_scaling="linear", rope_factor=_decimal(factor))
+  return {}
 
 
 def _decimal(value: float) -> float:

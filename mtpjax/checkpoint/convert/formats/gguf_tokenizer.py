@@ -64,8 +64,8 @@ def tokenizer_files(container: Container) -> dict[str, str]:
       vocabulary that contradicts itself.
   """
   path = container.path
-  kind = container.field("tokenizer.ggml.model", str, ...)
-  tokens = container.field("tokenizer.ggml.tokens", list, ...)
+  fields = container.read("tokenizer.ggml.")
+  kind, tokens = fields.text("model"), fields.items("tokens")
   for token, n in collections.Counter(tokens).items():
     if n > 1:
       raise UserError(
@@ -89,13 +89,12 @@ def tokenizer_files(container: Container) -> dict[str, str]:
   ]
 
   def named(key: str) -> int | None:
-    i = container.field(f"tokenizer.ggml.{key}_token_id", int, None)
-    if i is not None and not 0 <= i < len(tokens):
-      raise UserError(
-        f"{path}: tokenizer.ggml.{key}_token_id is {i}, the vocabulary has "
-        f"{len(tokens)} tokens; convert the model to GGUF again"
+    i = fields.integer(f"{key}_token_id", -1, least=-1)
+    if i >= len(tokens):
+      raise fields.error(
+        f"{key}_token_id", f"is not of a vocabulary of {len(tokens)} tokens"
       )
-    return i
+    return None if i < 0 else i
 
   ids = {token: i for i, token in enumerate(tokens)}
   ends = [named(key) for key in ("eos", "eot", "eom")] + [
@@ -105,17 +104,15 @@ def tokenizer_files(container: Container) -> dict[str, str]:
   ]
   settings: dict[str, Any] = {
     # SentencePiece models and Llama 3 expect BOS unless the file denies it.
-    "add_bos_token": container.field(
-      "tokenizer.ggml.add_bos_token", bool,
-      kind == "llama"
-      or _WORD_RULES[container.fields["tokenizer.ggml.pre"]] is _LLAMA3,
+    "add_bos_token": fields.claim(
+      "add_bos_token",
+      kind == "llama" or _WORD_RULES[fields.get("pre")] is _LLAMA3,
     )
-  }  # fmt: skip
+  }
   for name in ("bos", "eos"):
     if (i := named(name)) is not None:
       settings[f"{name}_token"] = tokens[i]
-  template = container.field("tokenizer.chat_template", str, None)
-  if template is not None:
+  if template := container.read().text("tokenizer.chat_template", ""):
     settings["chat_template"] = template
   generation = {
     "eos_token_id": list(dict.fromkeys(i for i in ends if i is not None))
@@ -150,7 +147,8 @@ def _added(i: int, token: str, is_special: bool) -> dict[str, Any]:
 def _byte_level(container: Container, tokens: list[str]) -> dict[str, Any]:
   """GPT-2's byte-level BPE, as tokenizer.json has it."""
   path = container.path
-  rule = container.field("tokenizer.ggml.pre", str, None)
+  fields = container.read("tokenizer.ggml.")
+  rule = fields.text("pre", "") or None
   if rule not in _WORD_RULES:
     said = "missing" if rule is None else repr(rule)
     raise UserError(
@@ -159,8 +157,7 @@ def _byte_level(container: Container, tokens: list[str]) -> dict[str, Any]:
       "Face folder"
     )
   patterns, keeps_whole_words, normalisation = _WORD_RULES[rule]
-  merges = container.field("tokenizer.ggml.merges", list, ...)
-  pairs = [merge.split(" ") for merge in merges]
+  pairs = [merge.split(" ") for merge in fields.items("merges")]
   known = set(tokens)
   for pair in pairs:
     if len(pair) != 2 or not known.issuperset((*pair, "".join(pair))):
@@ -216,14 +213,9 @@ def _sentence_piece(
       f"{container.path}: the vocabulary has {len(unknown)} unknown-tokens "
       "where SentencePiece has one; convert the model to GGUF again"
     )
-  if container.field("tokenizer.ggml.remove_extra_whitespaces", bool, False):
-    raise UserError(
-      f"{container.path}: tokenizer.ggml.remove_extra_whitespaces is not "
-      "supported; give the model's Hugging Face folder"
-    )
-  begins_with_space = container.field(
-    "tokenizer.ggml.add_space_prefix", bool, True
-  )
+  fields = container.read("tokenizer.ggml.")
+  fields.require("remove_extra_whitespaces", False)
+  begins_with_space = fields.claim("add_space_prefix", True)
   space = [{"type": "Prepend", "prepend": "▁"}] if begins_with_space else []
   strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
   return {

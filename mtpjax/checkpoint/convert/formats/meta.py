@@ -23,7 +23,7 @@ from mtpjax.checkpoint.convert.containers.torch_archive import TorchArchive
 from mtpjax.checkpoint.convert.containers.wrappers import unwrapped
 from mtpjax.checkpoint.convert.format import Format, Source
 from mtpjax.checkpoint.convert.layout import below, block_leaves, lm_leaves
-from mtpjax.config.published import read_object
+from mtpjax.config.published import Fields, read_object
 from mtpjax.errors import UserError
 from mtpjax.heads import MultiTokenModel
 
@@ -71,7 +71,13 @@ def open(path: pathlib.Path) -> Source:
       f"{path}: {what}; give the folder with params.json and "
       "consolidated.00.pth"
     )
-  params = _Params(path / "params.json")
+  file = path / "params.json"
+  params = Fields(
+    read_object(file),
+    str(file),
+    "copy the file again, or get the model in Hugging Face's format and use "
+    "`mtpjax convert hf`",
+  )
   weights = _weights_file(path)
   if not (path / "tokenizer.json").is_file():
     raise UserError(
@@ -137,81 +143,35 @@ def _weights_file(path: pathlib.Path) -> pathlib.Path:
   return found[0]
 
 
-class _Params:
-  """The numbers of params.json."""
-
-  def __init__(self, path: pathlib.Path):
-    self.path = path
-    self._values = read_object(path)
-    self._seen = set(_SILENT_FIELDS)
-
-  def number(
-    self, name: str, kind: type = int, default: float | None = None
-  ) -> Any:
-    """Returns a number; null and a missing field give the default."""
-    self._seen.add(name)
-    value = self._values.get(name)
-    value = default if value is None else value
-    if value is None:
-      raise UserError(f"{self.path}: has no field {name}; copy the file again")
-    is_number = isinstance(value, kind | int) and not isinstance(value, bool)
-    if not is_number:
-      raise UserError(
-        f"{self.path}: {name} {config_lib.shown(value)} is not of type "
-        f"{kind.__name__}"
-      )
-    # vocab_size -1 is that of the tokenizer; NaN and infinity are JSON here.
-    if not 0 < value < 1e18 and (name, value) != ("vocab_size", -1):
-      raise UserError(
-        f"{self.path}: {name} {config_lib.shown(value)} must be finite and "
-        "greater than 0; copy the file again"
-      )
-    return kind(value)
-
-  def require_false(self, name: str) -> None:
-    """Raises UserError for a feature that is switched on."""
-    self._seen.add(name)
-    if self._values.get(name):
-      raise UserError(
-        f"{self.path}: {name} {self._values[name]!r} is not supported; get the "
-        "model in Hugging Face's format and use `mtpjax convert hf`"
-      )
-
-  def require_all_seen(self) -> None:
-    """Raises UserError for a field that may change the model."""
-    if unknown := sorted(self._values.keys() - self._seen):
-      raise UserError(
-        f"{self.path}: the field {unknown[0]} is not known here and may change "
-        "the model; remove it if it does not, or use `mtpjax convert hf`"
-      )
-
-
 def _read_model(
-  params: _Params, tensors: Tensors
+  params: Fields, tensors: Tensors
 ) -> tuple[config_lib.Model, config_lib.Heads]:
-  width, n_heads = params.number("dim"), params.number("n_heads")
-  n_layers = params.number("n_layers")
-  n_future = params.number("n_future_tokens", default=1)
-  vocab_size = params.number("vocab_size", default=-1)
-  n_kv_heads = params.number("n_kv_heads", default=n_heads)
-  theta = params.number("rope_theta", float, 10_000.0)
-  epsilon = params.number("norm_eps", float)
-  params.require_false("use_scaled_rope")
-  params.require_all_seen()
-  if n_future < 1 or n_layers < n_future + (n_future > 1):
+  width, n_heads = params.integer("dim"), params.integer("n_heads")
+  n_layers = params.integer("n_layers")
+  n_future = params.integer("n_future_tokens", 1)
+  # -1 is that of the tokenizer.
+  vocab_size = -1
+  if params.get("vocab_size") != -1:
+    vocab_size = params.integer("vocab_size", -1)
+  n_kv_heads = params.integer("n_kv_heads", n_heads)
+  theta = params.number("rope_theta", 10_000.0)
+  epsilon = params.number("norm_eps")
+  params.require("use_scaled_rope", False)
+  if unknown := params.unread(_SILENT_FIELDS):
     raise UserError(
-      f"{params.path}: n_future_tokens {n_future} does not leave a trunk of "
-      f"n_layers {n_layers}; copy the file again"
+      f"{params.source}: the field {unknown} is not known here and may change "
+      "the model; remove it if it does not, or use `mtpjax convert hf`"
     )
-  if n_heads < 1 or width % n_heads:
-    raise UserError(
-      f"{params.path}: n_heads {n_heads} does not divide dim {width}; copy the "
-      "file again"
+  if n_layers < n_future + (n_future > 1):
+    raise params.error(
+      "n_future_tokens", f"does not leave a trunk of n_layers {n_layers}"
     )
+  if width % n_heads:
+    raise params.error("n_heads", f"does not divide dim {width}")
   there = set(tensors.names())
   if n_layers > len(there):  # before names are made of them all
     raise UserError(
-      f"{params.path}: n_layers {n_layers:,} is more than the {len(there):,} "
+      f"{params.source}: n_layers {n_layers:,} is more than the {len(there):,} "
       "tensors there; copy both again"
     )
   sizing = (META_NAMES["embedding"], "layers.0.feed_forward.w1.weight")
@@ -240,7 +200,7 @@ def _read_model(
       param_dtype=dtype,
     )
   except UserError as error:
-    raise UserError(f"{params.path}: {error}") from error
+    raise UserError(f"{params.source}: {error}") from error
   if n_future == 1:
     return model, config_lib.Heads.none()
   return model, config_lib.Heads(
