@@ -31,13 +31,8 @@ from mtpjax.data.packing import prepare
 from mtpjax.data.rows import Rows, longest_reach, open_rows, require_within
 from mtpjax.data.sources import SOURCES, read_documents, size_of
 from mtpjax.data.text_stream import TextStream, decode_after, last_of_text
-from mtpjax.data.tokenizers import (
-  TOKENIZERS,
-  Tokenizer,
-  load_tokenizer,
-  require_chat_template,
-  tokenizer_of_run,
-)
+from mtpjax.data.tokenizer import Tokenizer, require_chat_template
+from mtpjax.data.tokenizers import TOKENIZERS, load_tokenizer, tokenizer_of_run
 
 __all__ = [
   "TOKENIZERS",

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 
 # Characters of a block, about.
 SIZE = 2**18

@@ -18,7 +18,7 @@ from mtpjax.data.blocks import Block, cut_blocks, join_blocks
 from mtpjax.data.document import Document
 from mtpjax.data.document_ids import document_ids
 from mtpjax.data.text_files import Count, ignore
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 
 # Tokens either side of where a tail should begin, to find a good place.
 _SLACK = 512

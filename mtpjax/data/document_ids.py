@@ -8,7 +8,7 @@ model goes on.
 from collections.abc import Iterable, Iterator, Sequence
 
 from mtpjax.data.document import Document
-from mtpjax.data.tokenizers import Tokenizer, require_chat_template
+from mtpjax.data.tokenizer import Tokenizer, require_chat_template
 
 # (ids, are they trained?)
 Part = tuple[list[int], bool]

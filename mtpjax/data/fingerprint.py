@@ -11,7 +11,7 @@ from mtpjax.config import Data, read_json
 from mtpjax.data.document import Document, LongText
 from mtpjax.data.sources import read_documents
 from mtpjax.data.text_files import Count, ignore
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 from mtpjax.errors import UserError, quoted
 
 FORMAT = 1

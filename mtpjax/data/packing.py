@@ -36,7 +36,7 @@ from mtpjax.data.fingerprint import (
 )
 from mtpjax.data.rows import RowWriter, row_dtypes
 from mtpjax.data.text_files import Count, ignore
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 from mtpjax.errors import UserError
 from mtpjax.staging import new_folder
 

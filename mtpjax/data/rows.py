@@ -12,7 +12,7 @@ import numpy as np
 
 from mtpjax.data.corpus import token_dtype
 from mtpjax.data.fingerprint import load_fingerprint
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 from mtpjax.errors import UserError
 
 SPLITS = ("train", "validation")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from mtpjax.data.tokenizers import Tokenizer
+from mtpjax.data.tokenizer import Tokenizer
 
 # Ids kept as context after their text is out. Decoders look back at most at
 # the token before (a leading space is dropped only at the very start).

@@ -4,9 +4,9 @@ import pytest
 
 from mtpjax import cli
 from mtpjax.data import SOURCES, TOKENIZERS, load_tokenizer
+from mtpjax.data.byte_tokenizer import ByteTokenizer
 from mtpjax.data.document import Document
 from mtpjax.data.sources import Source, read_documents, size_of
-from mtpjax.data.tokenizers import ByteTokenizer
 from mtpjax.errors import UserError
 
 

@@ -22,7 +22,7 @@ from mtpjax.api import Loaded
 from mtpjax.api.prompts import read_prompt
 from mtpjax.api.requests import RequestMaker
 from mtpjax.config import Config
-from mtpjax.data.tokenizers import ByteTokenizer
+from mtpjax.data.byte_tokenizer import ByteTokenizer
 from mtpjax.decode import batch as batches
 from mtpjax.decode import drafters, verifiers
 from mtpjax.errors import UserError

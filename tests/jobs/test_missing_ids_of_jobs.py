@@ -2,7 +2,7 @@
 
 import pytest
 
-from mtpjax.data.tokenizers import ByteTokenizer
+from mtpjax.data.byte_tokenizer import ByteTokenizer
 from mtpjax.decode.batch import Packer
 from mtpjax.errors import UserError
 

@@ -8,8 +8,8 @@ import pytest
 
 from mtpjax.errors import UserError
 from mtpjax.losses import OffsetSums
-from mtpjax.train import JsonLines, StepMetrics, TensorBoard, flatten
-from mtpjax.train.metrics import Window
+from mtpjax.train import StepMetrics, flatten
+from mtpjax.train.metrics import JsonLines, TensorBoard, Window
 
 
 def step_metrics(nll, correct, count, norm, rate=0.1):
