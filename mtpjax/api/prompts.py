@@ -71,7 +71,7 @@ def list_prompts(prompts: Prompt | Iterable[Prompt]) -> list[Prompt]:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-  """A prompt as it is written, told apart.
+  """The parts of a prompt, as they are written.
 
   Attributes:
     content: a text, ids, or the messages of a conversation.

@@ -153,7 +153,7 @@ class Base:
       raise UserError(
         f"base {self.place.path}: changed after the heads in {heads} were "
         f"trained (digest {reference['digest'][:12]} then, {self.digest[:12]} "
-        "now); bring the old one back, say with --base.path where it is, or "
+        "now); restore the old one, say with --base.path where it is, or "
         "train the heads anew"
       )
 

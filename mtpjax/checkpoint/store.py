@@ -1,6 +1,6 @@
 """A directory of checkpoints: saved in the background, restored verified.
 
-Orbax is behind this file and does not show. Of its v1 interface only the
+Orbax is used by this file alone. Of its v1 interface only the
 plain functions are used: its step manager keeps a list of its own, in which
 any folder with a number for a name is a step, and skips saves silently.
 

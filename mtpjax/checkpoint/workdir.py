@@ -108,7 +108,7 @@ class WorkDir:
         it cannot be written to.
     """
     if self.config.is_file():
-      # Also tells our config.json from that of a published model.
+      # Also distinguishes our config.json from that of a published model.
       there = config_lib.load_config(self.config)
       if self._is_a_failed_start(there):
         self._clear()

@@ -55,7 +55,7 @@ def shorten() -> Callable[[], None]:
 def _is_known(error: BaseException) -> bool:
   """Whether an error is one that the command itself ends in."""
   # Where writing of many arrays fails, the first error ends the wait, and each
-  # of the others is told to an event loop that is closed.
+  # of the others is reported to an event loop that is closed.
   if isinstance(error, RuntimeError) and "loop is closed" in str(error):
     return True
   # An extension module prints the signal that ended its import.

@@ -60,7 +60,7 @@ def add(commands: Any) -> None:
       help="numbers of offsets; default 1,2,4,8",
     )  # fmt: skip
   decode = kinds.add_parser(
-    "decode", help="what decoding modes bring, and where the time goes"
+    "decode", help="what decoding modes gain, and where the time goes"
   )
   _add_decode(decode)
   for parser, least, repeats in (

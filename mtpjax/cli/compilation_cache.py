@@ -29,7 +29,7 @@ _MAX_BYTES, _MAX_ENTRIES = 512 << 20, 2000
 _UNUSED_SECS = 60 * 24 * 3600
 _LOCK_SECS = 5
 _DAMAGED = ".damaged"
-# What tells processors apart, on x86 and on ARM; not the clock, or the cores.
+# What distinguishes processors, on x86 and on ARM; not the clock, or the cores.
 _CPU_NAMES = (
   "vendor_id", "cpu family", "model", "model name", "stepping", "flags",
   "cpu implementer", "cpu architecture", "cpu variant", "cpu part",

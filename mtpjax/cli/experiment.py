@@ -87,7 +87,7 @@ def add(commands: Any) -> None:
     type=names,
     default=(),
     metavar="STR,...",
-    help="instead: what heads and drafts bring on prompts of these classes: "
+    help="instead: what heads and drafts gain on prompts of these classes: "
     "code, prose, structured, chat",
   )
   evaluate.add_argument(

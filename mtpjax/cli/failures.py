@@ -172,7 +172,7 @@ def _path(error: BaseException) -> str | None:
   """Returns the file that was at work when `error` was raised, if it shows.
 
   An error of an open file has no name: the innermost call that holds a file,
-  or else a path, tells.
+  or else a path, says.
   """
   for name, stream in (("output", sys.stdout), ("error", sys.stderr)):
     if isinstance(error, OSError) and console.fails(stream):

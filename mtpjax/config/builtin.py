@@ -19,7 +19,7 @@ class BuiltIn:
     name: what commands take instead of a file.
     path: its file.
     title: the first line of its docstring.
-    expected: what a run takes and brings, from "Hardware:" to the end of that
+    expected: what a run costs and gives, from "Hardware:" to the end of that
       paragraph, in one line; empty if it does not say.
   """
 

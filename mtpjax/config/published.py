@@ -51,9 +51,9 @@ def parse_object(text: str, source: str) -> dict[str, Any]:
       error
     )
   except RecursionError as error:
-    raise UserError(f"{source}: nested out of all measure") from error
+    raise UserError(f"{source}: nested too deeply") from error
   except ValueError as error:  # Python's limit of digits
-    raise UserError(f"{source}: has a number out of all measure") from error
+    raise UserError(f"{source}: has a number that is too long") from error
   if not isinstance(values, dict):
     raise UserError(
       f"{source}: is no JSON object of fields but a {type(values).__name__}; "

@@ -20,7 +20,7 @@ def shown(value: Any) -> str:
   try:
     return _SHORT.repr(value).replace("\n", " ")  # of arrays
   except ValueError:  # an integer of thousands of digits
-    return f"<{type(value).__name__} out of all measure>"
+    return f"<{type(value).__name__} too large to show>"
 
 
 def is_texts(kind: Any) -> bool:

@@ -94,7 +94,7 @@ class ChatTemplate:
       (text, is it trained?) in order; the texts join to that of `render`.
 
     Raises:
-      UserError: see `render`; a turn whose text cannot be told from the rest.
+      UserError: see `render`; a turn whose text cannot be found in the whole.
     """
     text, spans = self._render(messages, where, fields)
     if not self._compiled.environment.has_marks:
@@ -134,7 +134,7 @@ class ChatTemplate:
       fields: see `render`.
 
     Returns:
-      Where the turn's trained text begins and ends; None if it can't be told.
+      Where the turn's trained text begins and ends; None if that is unclear.
     """
     until = messages[: number + 1]
     through = self._attempt(until, fields)

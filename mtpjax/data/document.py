@@ -250,7 +250,7 @@ def read_template_fields(
   try:
     return _unicode_in(found, where, replace_invalid)
   except RecursionError as error:
-    raise UserError(f"{where}: nested out of all measure") from error
+    raise UserError(f"{where}: nested too deeply") from error
 
 
 def _parsed(value: Any, where: str) -> Any:
@@ -316,7 +316,7 @@ def _message(value: Any, where: str, replace_invalid: bool) -> Message:
   try:
     return _unicode_in(message, where, replace_invalid)
   except RecursionError as error:
-    raise UserError(f"{where}: nested out of all measure") from error
+    raise UserError(f"{where}: nested too deeply") from error
 
 
 def _document_of_messages(

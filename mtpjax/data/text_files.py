@@ -1,4 +1,4 @@
-"""Files of text: found, opened, told from what is no text, read in pieces."""
+"""Files of text: found, opened, recognised as text, read in pieces."""
 
 import bz2
 import codecs

@@ -19,7 +19,7 @@ class Request(Sampling):
   Attributes:
     ids: token ids of the prompt, at least one.
     max_new_tokens: tokens to generate at most, at least 1.
-    index: tells requests of one seed apart.
+    index: distinguishes requests of one seed.
     logit_bias: (id, value) pairs, added to the logits.
     bad_words: sequences of ids that the text never has.
     stop_sequences: sequences of ids that end the text and belong to it.

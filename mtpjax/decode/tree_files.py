@@ -88,7 +88,7 @@ def read_tree(path: str | pathlib.Path) -> Tree:
     try:
       values = json.loads(text)
     except (ValueError, RecursionError) as error:
-      what = getattr(error, "msg", "a number or a nesting out of all measure")
+      what = getattr(error, "msg", "a number too long, or nested too deeply")
       line = getattr(error, "lineno", 1)
       raise UserError(
         f"tree: {file} line {line} is not JSON ({what}); write {_FORMS}"

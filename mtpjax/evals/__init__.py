@@ -1,4 +1,4 @@
-"""Quality per offset, and what decoding costs and brings."""
+"""Quality per offset, and what decoding costs and gains."""
 
 from mtpjax.evals.drafts.acceptance import Acceptance, count_acceptance
 from mtpjax.evals.drafts.class_report import report_classes

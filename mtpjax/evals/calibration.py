@@ -156,7 +156,7 @@ class Calibrator:
     """Measures passes.
 
     Returns:
-      What nodes and heads cost, told apart, and what other drafters do: their
+      What nodes and heads cost, each alone, and what other drafters do: their
       tokens per pass are of texts decoded, not predicted.
     """
     # As many nodes, once after all heads and once after one of them.

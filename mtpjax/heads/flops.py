@@ -25,7 +25,7 @@ def train_flops_per_token(
 
   Args:
     model: the model.
-    row_length: tokens T of a row; documents inside are not told apart.
+    row_length: tokens T of a row; documents inside are not distinguished.
     with_heads: count the extra heads too.
 
   Returns:

@@ -78,7 +78,7 @@ def run(
 
   Returns:
     Per entry the choice, its costs and curve, and predictions beside what
-    decoding brought.
+    what decoding gave.
 
   Raises:
     UserError: no such run, no heads to draft with, too few held-out rows or

@@ -59,7 +59,7 @@ def run(
       with what `mtpjax calibrate` chose on this device, if it did.
     classes: of prompts, see `evals.PROMPT_CLASSES`: instead of all this, report
       how often heads predict what the model itself chooses, and what drafts
-      bring; see `evals.report_classes`.
+      gain; see `evals.report_classes`.
     base: the model that heads were trained on; see `api.load`.
 
   Returns:
@@ -198,7 +198,7 @@ def _require_classes(classes: Sequence[str]) -> None:
 def _by_class(
   loaded: api.Loaded, classes: Sequence[str], console: rich.console.Console
 ) -> dict[str, Any]:
-  """Reports what heads bring on prompts of these classes."""
+  """Reports what heads are worth on prompts of these classes."""
   depths = loaded.model.heads.chain_length
   if not depths:
     raise UserError(

@@ -49,7 +49,7 @@ def read_prompts(path: pathlib.Path) -> list[dict[str, Any]]:
       raise UserError(f"{where}: not valid JSON ({error})") from error
     except (ValueError, RecursionError) as error:
       raise UserError(
-        f"{where}: has a number or a nesting out of all measure"
+        f"{where}: has a number too long, or is nested too deeply"
       ) from error
     if not isinstance(record, dict):
       raise UserError(

@@ -85,7 +85,7 @@ class Drafter:
   `DRAFTERS` and, to have a name on the command line, one in `modes.MODES`.
   What it keeps from pass to pass is its *carry*: a tree of arrays whose first
   axis is the request. Nobody else looks into it; requests that are admitted
-  bring rows of their own.
+  have rows of their own.
 
   Attributes:
     keeps_nothing: the carry is empty, and prompts can be run without knowing

@@ -8,7 +8,7 @@ from mtpjax.decode.grammar.facts import Alternative, Item
 from mtpjax.decode.grammar.listing import listed
 from mtpjax.decode.grammar.machine import MAX_STATES, Dfa, TooLarge
 
-_FEW = 7  # values whose subsets are told apart
+_FEW = 7  # values whose subsets are distinguished
 
 
 def array_of(context: Context, a: Alternative) -> Dfa:

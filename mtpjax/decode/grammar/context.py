@@ -115,7 +115,7 @@ class Context:
     except (re.error, referencing.exceptions.Unresolvable) as error:
       reason = " ".join(str(error).split())
       raise self.refuse(
-        f"whether {shown(json.dumps(value))} fits cannot be told ({reason}); "
+        f"whether {shown(json.dumps(value))} fits cannot be judged ({reason}); "
         "leave the pattern or reference there out",
         item,
       ) from error

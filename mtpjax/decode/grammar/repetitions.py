@@ -21,7 +21,7 @@ def written_out(pattern: str) -> int:
   Args:
     pattern: in the syntax of Rust's `regex`.
   """
-  # Of each open group what is behind, and its latest part.
+  # Of each open group what has been read, and its latest part.
   open_groups = [(0, 0)]
   at = 0
   while at < len(pattern):

@@ -10,7 +10,7 @@ from mtpjax.decode import Result, Tree, committed, tokens_per_pass
 
 @dataclasses.dataclass(frozen=True)
 class Acceptance:
-  """What decoding some texts with one tree has brought.
+  """What decoding some texts with one tree has gained.
 
   All of it counts what is left after blocks were cut at the end of a text.
 

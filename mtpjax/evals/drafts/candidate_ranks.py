@@ -43,7 +43,7 @@ def candidate_ranks(
     params: {"lm": ..., "heads": ...}, stacked.
     requests: what was asked; ids, temperature, seed and index count, and no
       stage of the logits pipeline but the temperature.
-    results: what plain decoding brought.
+    results: what plain decoding gave.
     depths: M, at most the unbroken run of heads.
 
   Returns:

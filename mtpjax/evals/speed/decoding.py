@@ -79,7 +79,7 @@ class ModeSpeed:
 
 @dataclasses.dataclass
 class _Record:
-  """What the rounds of one mode on one class have brought."""
+  """What the rounds of one mode on one class have measured."""
 
   trials: list[Trial]
   loop_secs: list[float] = dataclasses.field(default_factory=list)

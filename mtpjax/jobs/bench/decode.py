@@ -1,4 +1,4 @@
-"""`mtpjax bench decode`: what decoding modes bring, and where the time goes."""
+"""`mtpjax bench decode`: what decoding modes gain, and where the time goes."""
 
 import dataclasses
 import functools
@@ -190,7 +190,7 @@ class _Load:
 
   @property
   def named(self) -> dict[str, Any]:
-    """What tells its rows from those of other loads."""
+    """What distinguishes its rows from those of other loads."""
     return {"batch": self.batch, "temperature": self.temperature}
 
   def __str__(self) -> str:
