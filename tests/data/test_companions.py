@@ -239,7 +239,11 @@ def test_the_fingerprint_without_a_template_is_of_ids_alone(tmp_path):
     ("tokenizer_config.json", "{", "not valid JSON"),
     ("tokenizer_config.json", "[]", "no JSON object of fields but a list"),
     ("tokenizer_config.json", "[" * 100_000, "nested too deeply"),
-    ("tokenizer_config.json", '{"a": ' + "9" * 5000 + "}", "a number out of"),
+    (
+      "tokenizer_config.json",
+      '{"a": ' + "9" * 5000 + "}",
+      "a number that is too long",
+    ),
     ("special_tokens_map.json", '{"eos_token": 5}', "eos_token 5 is neither"),
     ("special_tokens_map.json", "[", "not valid JSON"),
     ("generation_config.json", "{]", "not valid JSON"),

@@ -153,11 +153,11 @@ def test_prompts_that_a_bench_cannot_read_are_one_line(
 ):
   path = tmp_path / "prompts.jsonl"
   for record, words in (
-    ({"text": "a", "class": 7}, 'prompt 2: "class" must be a name, not 7'),
+    ({"text": "a", "class": 7}, "prompts.jsonl:2: needs"),
     ({"text": "a", "class": " "}, "must be a name"),
     ({"text": "a", "temperature": 1.0}, "prompt 2: has 'temperature'"),
     ({"words": "a"}, "prompts.jsonl:2"),
-    ({"text": "a", "ids": [1]}, "prompt 2: has 'ids'"),
+    ({"text": "a", "ids": [1]}, "not both"),
     ({"ids": [1, 999]}, "id 999 is outside"),
     ({"ids": []}, "has no tokens"),
   ):

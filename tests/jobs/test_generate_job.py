@@ -300,7 +300,7 @@ def test_mistakes_are_one_line(in_tiny_root, tmp_path, fails):
   for value in ("9" * 5000, "[" * 100_000):
     bad.write_text('{"text": "a"}\n{"text": "a", "seed": ' + value + "}\n")
     line = fails("generate", WORKDIR, "--prompts", bad)
-    assert "bad.jsonl:2: has a number or a nesting" in line
+    assert "bad.jsonl:2: has a number too long" in line
   write_lines(bad, {"ids": []})
   assert "no tokens" in fails("generate", WORKDIR, "--prompts", bad)
   assert "runs/none" in fails("generate", "runs/none", "--prompt", "a")
