@@ -6,12 +6,9 @@ saved, restored, sharded, frozen or trained as a whole.
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
-
-if TYPE_CHECKING:
-  from mtpjax.heads.multi_token import MultiTokenModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Part:
   """
 
   name: str
-  init: Callable[[jax.Array, "MultiTokenModel"], Any]
+  init: Callable[[jax.Array, Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
