@@ -352,7 +352,7 @@ def load(
   config = place.load_config()
   mesh = parallel.single_device_mesh() if mesh is None else mesh
   # A run trained with cuDNN's attention loads where there is no GPU, too.
-  portable = dataclasses.replace(config.model, attention="xla")
+  portable = dataclasses.replace(config.model, attention="auto")
   model = MultiTokenModel(portable, config.heads, mesh)
   tokenizer = load_tokenizer(
     tokenizer_of_run(config.data.tokenizer, place.path),

@@ -32,16 +32,18 @@ _BENCH_OVERRIDES = {
     "train.batch_size", "train.accumulation", "train.peak_tflops",
   ),
   "decode": ("model", "heads"),
+  "attention": ("model", "train.batch_size"),
 }  # fmt: skip
 _DEFAULTS = {
   "memory": defaults.MEMORY,
   "train": defaults.TRAIN,
   "decode": defaults.DECODE,
+  "attention": defaults.ATTENTION,
 }
 
 
 def add(commands: Any) -> None:
-  """Adds `bench memory`, `bench train` and `bench decode`."""
+  """Adds `bench memory`, `train`, `decode` and `attention`."""
   bench = commands.add_parser(
     "bench",
     help="memory of the loss, speed of training and of decoding",
@@ -63,10 +65,22 @@ def add(commands: Any) -> None:
     "decode", help="what decoding modes gain, and where the time goes"
   )
   _add_decode(decode)
+  attention = kinds.add_parser(
+    "attention", help="time and memory of attention by length"
+  )
+  attention.add_argument(
+    "--lengths", type=list_of(int, 1), default=(256, 1024, 4096),
+    metavar="INT,...", help="rows; default 256,1024,4096",
+  )  # fmt: skip
+  attention.add_argument(
+    "--implementations", type=names, default=("full", "blocks"),
+    metavar="STR,...", help="full, blocks or cudnn; default full,blocks",
+  )  # fmt: skip
   for parser, least, repeats in (
     (memory, 0, 0),
     (train, 1, 10),
     (decode, 1, 5),
+    (attention, 1, 5),
   ):
     parser.add_argument(
       "--repeats",
@@ -154,6 +168,14 @@ def _run(args: argparse.Namespace, console: Any) -> Any:
 
     config = override_config(defaults.TRAIN, args)
     return train.run(config, console, args.n, args.repeats, on_report)
+  if args.bench == "attention":
+    from mtpjax.jobs.bench import attention
+
+    config = override_config(defaults.ATTENTION, args)
+    return attention.run(
+      config, console, args.lengths, args.implementations, args.repeats,
+      on_report,
+    )  # fmt: skip
   if args.workdir is not None and (given := list(given_overrides(args))):
     name = given[0].replace("_", "-")
     raise UserError(

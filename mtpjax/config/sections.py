@@ -16,7 +16,7 @@ LOSS_MODES = ("fused", "remat", "unrolled")
 DTYPES = ("float32", "bfloat16", "float64")
 UNEMBEDDINGS = ("shared", "copied")
 ROPE_SCALINGS = ("none", "linear", "llama3")
-ATTENTION = ("xla", "cudnn")
+ATTENTION = ("auto", "blocks", "full", "cudnn")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,9 @@ class Model:
   dtype: str = field("bfloat16", "dtype of activations and products")
   param_dtype: str = field("float32", "dtype parameters are stored in")
   remat: str = field("none", "rematerialisation: none, full or dots", True)
-  attention: str = field("xla", "training attention: xla or cudnn", True)
+  attention: str = field(
+    "auto", "attention: auto, blocks, full, or cudnn (of training)", True
+  )
 
   def __post_init__(self):
     check_kinds("model", self)
@@ -106,6 +108,8 @@ class Model:
       "must be even (rotary positions turn pairs)",
     )  # fmt: skip
     require_one_of("model.remat", self.remat, REMAT_POLICIES)
+    if self.attention == "xla":  # its name in runs of earlier versions
+      object.__setattr__(self, "attention", "full")
     require_one_of("model.attention", self.attention, ATTENTION)
     require_one_of("model.dtype", self.dtype, DTYPES)
     require_one_of("model.param_dtype", self.param_dtype, DTYPES)

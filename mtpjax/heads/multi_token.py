@@ -68,7 +68,7 @@ class MultiTokenModel:
     if self.config.attention == "cudnn" and platform not in ("gpu", "cuda"):
       raise UserError(
         f"model.attention: cudnn needs a GPU, the mesh is of {platform} "
-        "devices; give --model.attention xla"
+        "devices; give --model.attention auto"
       )
     dtypes = (self.config.dtype, self.config.param_dtype)
     if "float64" in dtypes and not jax.config.read("jax_enable_x64"):

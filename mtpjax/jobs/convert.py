@@ -140,7 +140,7 @@ def _write_heads(
   """Writes heads that refer to their base; see `_write_model`."""
   there = base.config
   # A base trained with cuDNN's attention takes heads where there is no GPU.
-  portable = dataclasses.replace(there.model, attention="xla")
+  portable = dataclasses.replace(there.model, attention="auto")
   mesh = parallel.single_device_mesh()
   trunk = MultiTokenModel(portable, there.heads, mesh)
   files = read_files(base.place.path)

@@ -111,7 +111,7 @@ def _model(place: WorkDir, config: Config) -> dict[str, Any]:
 
 def _multi_token(config: Config) -> MultiTokenModel:
   # As `load` does: what it was trained with may not run here.
-  portable = dataclasses.replace(config.model, attention="xla")
+  portable = dataclasses.replace(config.model, attention="auto")
   return MultiTokenModel(portable, config.heads, parallel.single_device_mesh())
 
 

@@ -36,6 +36,24 @@ class Placement(struct.PyTreeNode):
     )
     return cls.packed(positions_BT, jnp.ones_like(positions_BT))
 
+  def between(
+    self, rows_I: jax.Array, keys_J: jax.Array, window: int = 0
+  ) -> jax.Array:
+    """See `Mask.between`."""
+    return self.mask.between(self.positions_BT, rows_I, keys_J, window)
+
+  def in_cache(self, keys_J: jax.Array, window: int = 0) -> jax.Array:
+    """See `Mask.in_cache`."""
+    return self.mask.in_cache(self.positions_BT, keys_J, window)
+
+  def first_key(self, row: jax.Array, window: int = 0) -> jax.Array:
+    """See `Mask.first_key`."""
+    return self.mask.first_key(self.positions_BT, row, window)
+
+  def cache_in_use(self, window: int = 0) -> tuple[jax.Array, jax.Array]:
+    """See `Mask.cache_in_use`."""
+    return self.mask.cache_in_use(self.positions_BT, window)
+
   def allowed(self, capacity: int = 0, window: int = 0) -> jax.Array:
     """Returns which keys each row may read, see `Mask.allowed`."""
     return self.mask.allowed(self.positions_BT, capacity, window)

@@ -18,6 +18,13 @@ TRAIN = Config(
   data=Data(row_length=128),
   train=Train(batch_size=4),
 )
+# SmolLM2's attention.
+ATTENTION = Config(
+  model=Model(
+    d_model=576, n_attention_heads=9, n_kv_heads=3, d_head=64, dtype="float32"
+  ),
+  train=Train(batch_size=1),
+)
 # A small random model.
 DECODE = Config(
   model=Model(vocab_size=4096, d_model=256, n_layers=8, dtype="float32"),

@@ -1,0 +1,58 @@
+"""Which implementation computes an attention: the one place that decides."""
+
+import jax
+
+from mtpjax.model.attention import blocks, full
+from mtpjax.model.attention.key_values import KeyValues
+from mtpjax.model.placement import Placement
+
+# Up to so many rows all scores are fewer than what blocks carry along.
+_FEW_ROWS = 128
+# Of a cache that is not much larger than a block, all is read.
+_FEW_CACHED = 1024
+_CACHED_BLOCK = 512
+
+
+def attend(
+  q_BTNH: jax.Array,
+  new: KeyValues,
+  placement: Placement,
+  cache: KeyValues | None,
+  implementation: str,
+  window: int = 0,
+) -> jax.Array:
+  """Attends to the cache and the new rows; chooses the implementation.
+
+  Args:
+    q_BTNH: rotated queries.
+    new: rotated keys and the values of this pass, T rows.
+    placement: of the T rows.
+    cache: keys and values of earlier passes, only read; None without.
+    implementation: "auto", "blocks", "full" or "cudnn"; the last is for passes
+      without a cache.
+    window: positions a query looks back on; 0 is all.
+
+  Returns:
+    [B, T, N, H] in the dtype of the queries; the softmax is at least float32.
+  """
+  if cache is not None:
+    capacity = cache.keys_BKSH.shape[2]
+    is_long = capacity > _FEW_CACHED
+    if implementation != "full" and is_long:
+      return blocks.attend_cached(
+        q_BTNH, new, placement, cache, window, _CACHED_BLOCK
+      )
+    return full.attend_cached(
+      q_BTNH, new, placement.allowed(capacity, window), cache
+    )
+  t = q_BTNH.shape[1]
+  if implementation == "blocks" or (implementation == "auto" and t > _FEW_ROWS):
+    return blocks.attend(q_BTNH, new, placement, window, block_sizes(t))
+  library = "cudnn" if implementation == "cudnn" else "xla"
+  return full.attend(q_BTNH, new, placement.allowed(0, window), library)
+
+
+def block_sizes(length: int) -> blocks.Sizes:
+  """Returns block sizes that are fast for rows of this length, as measured."""
+  queries = 128 if length <= 2048 else 256
+  return blocks.Sizes(min(queries, length), min(512, length))
