@@ -14,11 +14,13 @@ def empty(config: config_lib.Model, batch: int, capacity: int) -> KeyValues:
   return KeyValues(zeros, zeros)
 
 
-def fill(cache: KeyValues, rows: KeyValues) -> KeyValues:
-  """Writes the rows of a prompt, [B, K, T, H], at the beginning."""
+def fill(
+  cache: KeyValues, rows: KeyValues, start: int | jax.Array = 0
+) -> KeyValues:
+  """Writes the rows of prompts, [B, K, T, H], from row `start` on."""
   return jax.tree.map(
-    lambda c, r: jax.lax.dynamic_update_slice(
-      c, r.astype(c.dtype), (0, 0, 0, 0)
+    lambda c, r: jax.lax.dynamic_update_slice_in_dim(
+      c, r.astype(c.dtype), start, axis=2
     ),
     cache,
     rows,
