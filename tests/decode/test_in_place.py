@@ -1,5 +1,6 @@
 """A chunk of passes leaves every cache and every weight where it lies."""
 
+import dataclasses
 import math
 import re
 
@@ -14,13 +15,14 @@ from decoding import (
   multi_token_model,
   random_params,
   random_requests,
+  spec_of,
   start,
   to_decode,
 )
 from programs import UNRUN, computations
 
 from mtpjax import config as config_lib
-from mtpjax.decode import batch, step
+from mtpjax.decode import batch, prefill, step
 from mtpjax.decode.drafters import drafting_heads
 
 MODEL = multi_token_model()
@@ -64,6 +66,35 @@ def copies_of_caches(tree, **changes):
 )
 def test_no_pass_copies_a_cache(tree, changes):
   assert copies_of_caches(tree, **changes) == []
+
+
+@pytest.mark.parametrize("tree", [ROOT, CHAIN], ids=["plain", "chain"])
+def test_a_long_cache_is_read_in_blocks_and_not_copied(tree):
+  params = to_decode(MODEL, random_params(MODEL, 1))
+  asked = [
+    dataclasses.replace(r, capacity=900) for r in random_requests(1, 0.8)
+  ]
+  spec, tables, state = start(MODEL, params, tree, asked, (3,))
+  lowered = batch.run_chunk.lower(spec, params, tables, state, jnp.int32(5))
+  cache = state.cache[0].keys_BKSH.shape
+  assert cache[2] > 900
+  assert [line for shape, line in made(lowered) if shape == cache] == []
+
+
+def test_prompts_in_chunks_copy_no_cache(monkeypatch):
+  monkeypatch.setattr(prefill, "CHUNK", 16)
+  params = to_decode(MODEL, random_params(MODEL, 1))
+  spec = spec_of(MODEL, ROOT, random_requests(1, 0.8), room=13)
+  packer = batch.Packer.of(spec, random_requests(1, 0.8), ())
+  packed = packer.pack(random_requests(1, 0.8))
+  state = batch.empty_state(spec, packed["controls"], 4, packer.capacity)
+  lowered = batch.admit.lower(
+    spec, params, packer.tables, state, packed, jnp.arange(4)
+  )
+  cache = state.cache[0].keys_BKSH.shape
+  lines = [line for shape, line in made(lowered) if shape == cache]
+  # At the beginning each is filled with zeros; no chunk copies any.
+  assert all("broadcast" in line for line in lines)
 
 
 def test_a_copy_would_be_seen(monkeypatch):
