@@ -164,11 +164,12 @@ class ControlShapes:
       The controls.
     """
 
-    types = {each.name: each.type for each in dataclasses.fields(requests[0])}
+    fields = {f.name: f for r in requests for f in dataclasses.fields(r)}
 
     def row(name: str) -> jax.Array:
-      dtype = np.int32 if types[name] is int else np.float32
-      return jnp.asarray(np.array([getattr(r, name) for r in requests], dtype))
+      dtype = np.int32 if fields[name].type is int else np.float32
+      values = [getattr(r, name, fields[name].default) for r in requests]
+      return jnp.asarray(np.array(values, dtype))
 
     stages = self.stages
     bias_BV = None
@@ -181,7 +182,7 @@ class ControlShapes:
     return Controls(
       keys_B=jax.vmap(noise.request_key)(row("seed"), row("index")),
       max_new_B=row("max_new_tokens"),
-      numbers={name: row(name) for name in (*NUMBERS, *FILTERS)},
+      numbers={n: row(n) for n in (*NUMBERS, *FILTERS) if n in fields},
       bias_BV=bias_BV,
       bad_words=Sequences.pack([r.bad_words for r in requests], self.bad_words)
       if stages.bans

@@ -52,6 +52,8 @@ def apply(numbers: dict[str, jax.Array], logits_BQV: jax.Array) -> jax.Array:
     [B, Q, V].
   """
   for name, keep in FILTERS.items():
+    if name not in numbers:
+      continue  # a filter of other requests
     is_kept_BQV = keep(numbers[name][:, None], logits_BQV)
     logits_BQV = jnp.where(is_kept_BQV, logits_BQV, -jnp.inf)
   return logits_BQV

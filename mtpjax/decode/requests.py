@@ -43,8 +43,9 @@ class Request(Sampling):
   capacity: int = 0
 
   def is_neutral(self, name: str) -> bool:
-    """Whether a number changes nothing about what tokens are chosen."""
-    return getattr(self, name) == type(self).__dataclass_fields__[name].default
+    """Whether a number, if there is one, changes nothing about the choice."""
+    field = type(self).__dataclass_fields__.get(name)
+    return field is None or getattr(self, name) == field.default
 
   def check(
     self, where: str, vocab_size: int, eos_ids: tuple[int, ...]

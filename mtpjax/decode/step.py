@@ -11,6 +11,7 @@ from mtpjax.decode.drafters import Candidates, Committed, Context, Drafts
 from mtpjax.decode.sampling import Tables, choose, final_logits
 from mtpjax.decode.spec import Spec
 from mtpjax.decode.state import DecodeState, token_logprobs
+from mtpjax.errors import UserError
 from mtpjax.model import Placement, TrunkOutput, cache, masks
 
 
@@ -227,6 +228,13 @@ def verify(
   is_root = tree.max_depth == 0
   if not spec.stages.is_sampled or spec.verifier.shares_noise or is_root:
     return matched
+  if spec.verifier.needs_draft_probs and drafts.probs_BMV is None:
+    raise UserError(
+      f"decode.verifier: {verifiers.name_of(spec.verifier)} needs the "
+      "distributions that drafts were drawn from, and the drafter "
+      f"{type(spec.drafter.keeper).__name__} gives none; take verifier "
+      "coupled, or pass probs_BMV to its Drafts"
+    )
   conditionals = spec.verifier.judge(
     tree,
     tokens_BQ,

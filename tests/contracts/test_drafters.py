@@ -24,6 +24,7 @@ from mtpjax import cli, decode
 from mtpjax import config as config_lib
 from mtpjax.decode import drafters
 from mtpjax.decode.drafters import DRAFTERS, Drafter, Drafts
+from mtpjax.errors import UserError
 
 CHAINED = config_lib.Heads(
   kind="sequential", offsets=(1, 2, 3, 4), tap="last", matched=False
@@ -129,6 +130,31 @@ def test_texts_are_those_of_plain_decoding(name, temperature):
     assert (one.ids, one.finish_reason) == (two.ids, two.finish_reason)
     np.testing.assert_allclose(one.logprobs, two.logprobs, rtol=0, atol=1e-4)
   assert sum(r.proposed for r in drafted) > 0 or name == "none"
+
+
+@dataclasses.dataclass(frozen=True)
+class Bare(Again):
+  """Does not say what its drafts were drawn from."""
+
+  def propose(self, context, carry):
+    return super().propose(context._replace(draws=False), carry)
+
+
+@pytest.mark.parametrize("name", decode.verifiers.VERIFIERS)
+def test_drafts_without_distributions_are_refused_where_they_are_needed(name):
+  model = multi_token_model()
+  params = to_decode(model, random_params(model, 1))
+  verifier = decode.verifiers.VERIFIERS[name]()
+  asked = random_requests(1, 0.8)
+
+  def ask():
+    return run(model, params, CHAIN, asked, drafter=Bare(), verifier=verifier)
+
+  if verifier.needs_draft_probs:
+    with pytest.raises(UserError, match=f"{name} needs .* drafter Bare gives"):
+      ask()
+  else:
+    assert all(result.ids for result in ask())
 
 
 @pytest.mark.parametrize("name", VALUES)

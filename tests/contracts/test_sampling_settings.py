@@ -67,6 +67,21 @@ def test_a_toy_filter_changes_what_its_rows_take_and_no_other(skipping):
     assert result.ids == tuple(order[:, request.skip_best].tolist())
 
 
+def test_requests_without_it_run_as_ever(skipping):
+  model = multi_token_model()
+  params = to_decode(model, random_params(model, 3))
+  plain = random_requests(3, 0.0)
+  alone = run(model, params, ROOT, plain)
+  assert not Stages.of(plain).truncates
+  # Beside one that has it, too, and where others truncate.
+  mixed = [*asked((1, 0, 0, 0))[:1], *plain[1:]]
+  beside = run(model, params, ROOT, mixed)
+  assert [r.ids for r in beside[1:]] == [r.ids for r in alone[1:]]
+  for request in plain:
+    one = dataclasses.replace(request, top_k=1)
+    assert run(model, params, ROOT, [one])[0].ids
+
+
 def test_its_range_is_checked_in_one_line(skipping):
   with pytest.raises(UserError, match="^p: skip_best 2 must be from 0 to 1$"):
     dataclasses.replace(asked((0,) * 4)[0], skip_best=2).check("p", V, ())
