@@ -1,6 +1,7 @@
 """Flax modules of the trunk, attention masks, keys and values."""
 
 from mtpjax.model.attention import KeyValues
+from mtpjax.model.attention.choose import chosen_for
 from mtpjax.model.block import Block
 from mtpjax.model.linear import transpose_kernels
 from mtpjax.model.placement import Placement
@@ -20,6 +21,7 @@ __all__ = [
   "Placement",
   "Trunk",
   "TrunkOutput",
+  "chosen_for",
   "gradient_probe",
   "transpose_kernels",
   "transpose_unembedding",

@@ -9,6 +9,7 @@ import rich.console
 from mtpjax.checkpoint import WorkDir
 from mtpjax.config import Config
 from mtpjax.heads import MultiTokenModel, count_params
+from mtpjax.model import chosen_for
 from mtpjax.progress import Progress, print_line
 from mtpjax.train.metrics import JsonLines, TensorBoard, per_target_names
 from mtpjax.train.optimizer import make_schedule
@@ -44,7 +45,7 @@ def describe_run(
     f"{mesh.size} {kind} device{'s' * (mesh.size > 1)}, mesh {axes}; data "
     f"{config.data.path}: {split['rows']:,} rows of {length:,}, "
     f"{split['tokens']:,} tokens; {config.train.batch_size * length:,} tokens "
-    "per step"
+    f"per step; attention: {chosen_for(config.model.attention, length)}"
   )
 
 

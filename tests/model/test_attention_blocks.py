@@ -7,6 +7,8 @@ import pytest
 import tiny
 from jax.test_util import check_grads
 
+from mtpjax import config as config_lib
+from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.model import KeyValues, Placement, masks
 from mtpjax.model.attention import blocks, full
@@ -133,6 +135,31 @@ def test_what_lies_before_a_document_or_a_window_is_not_computed():
   whole = Placement.whole(jnp.ones((B, t), int))
   out = np.asarray(blocks.attend(q_BTNH, bad, whole, 4, sizes))
   assert np.isfinite(out[:, 12:]).all() and np.isnan(out[:, :8]).all()
+
+
+@pytest.mark.parametrize("remat", ["none", "full"])
+def test_eight_devices_and_remat_compute_what_one_device_does(remat):
+  rng = np.random.default_rng(0)
+  rows = [[rng.integers(1, 248, n).tolist() for n in (9, 14)] for _ in range(4)]
+  batch = tiny.pack(rows, 24)
+  probes_M = np.zeros(4, np.float32)
+  results = {}
+  for name, sizes, changes in (
+    ("full", (1, 1, 1), {"attention": "full"}),
+    ("one", (1, 1, 1), {"attention": "blocks", "remat": remat}),
+    ("eight", (2, 2, 2), {"attention": "blocks", "remat": remat}),
+  ):
+    mesh = parallel.make_mesh(config_lib.Mesh(*sizes))
+    model = tiny.multi_token_model(mesh, **changes)
+    params = jax.device_put(
+      tiny.random_params(model.abstract(), 1),
+      parallel.shardings(model.abstract(), mesh),
+    )
+    results[name] = jax.jit(
+      tiny.value_and_grad(model, config_lib.Loss(chunk_tokens=16))
+    )(params, probes_M, parallel.place_batch(batch, mesh), np.ones(4))
+  tiny.assert_close(results["one"], results["full"], 1e-5)
+  tiny.assert_close(results["eight"], results["one"], 1e-5)
 
 
 def tree(lengths_B, t=3):

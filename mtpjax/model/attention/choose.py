@@ -46,10 +46,18 @@ def attend(
       q_BTNH, new, placement.allowed(capacity, window), cache
     )
   t = q_BTNH.shape[1]
-  if implementation == "blocks" or (implementation == "auto" and t > _FEW_ROWS):
+  chosen = chosen_for(implementation, t)
+  if chosen == "blocks":
     return blocks.attend(q_BTNH, new, placement, window, block_sizes(t))
-  library = "cudnn" if implementation == "cudnn" else "xla"
+  library = "cudnn" if chosen == "cudnn" else "xla"
   return full.attend(q_BTNH, new, placement.allowed(0, window), library)
+
+
+def chosen_for(implementation: str, length: int) -> str:
+  """Returns which of "blocks", "full" and "cudnn" runs rows of a length."""
+  if implementation != "auto":
+    return implementation
+  return "blocks" if length > _FEW_ROWS else "full"
 
 
 def block_sizes(length: int) -> blocks.Sizes:
