@@ -6,8 +6,10 @@ from mtpjax.model.attention import blocks, full
 from mtpjax.model.attention.key_values import KeyValues
 from mtpjax.model.placement import Placement
 
-# Up to so many rows all scores are fewer than what blocks carry along.
-_FEW_ROWS = 128
+# Up to so many rows all scores are written out: on CPUs fewer than what blocks
+# carry along; elsewhere nobody has measured it yet, and only memory decides.
+_FEW_ROWS = {"cpu": 128}
+_FEW_ROWS_ELSEWHERE = 2048
 # Of a cache that is not much larger than a block, all is read.
 _FEW_CACHED = 512
 _CACHED_BLOCK = 256
@@ -57,7 +59,8 @@ def chosen_for(implementation: str, length: int) -> str:
   """Returns which of "blocks", "full" and "cudnn" runs rows of a length."""
   if implementation != "auto":
     return implementation
-  return "blocks" if length > _FEW_ROWS else "full"
+  few = _FEW_ROWS.get(jax.default_backend(), _FEW_ROWS_ELSEWHERE)
+  return "blocks" if length > few else "full"
 
 
 def block_sizes(length: int) -> blocks.Sizes:
