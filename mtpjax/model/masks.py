@@ -1,7 +1,7 @@
 """Which keys a query may read.
 
 A mask is a small struct that says of any queries and any keys who may read
-whom: of new rows by `between`, of rows of a cache by `in_cache`. Attention
+whom: of new rows by `reads`, of rows of a cache by `in_cache`. Attention
 asks for blocks of it, or for all of it (`allowed`), and no more. Another kind
 of mask is another class.
 
@@ -30,14 +30,23 @@ class Mask(struct.PyTreeNode):
   section 2); 0 is all.
   """
 
+  def reads(self, rows_I: jax.Array, keys_J: jax.Array) -> jax.Array:
+    """Returns which new rows may read which, bool [B or 1, I, J].
+
+    No row reads a later one. Every row may read itself, so that no row of a
+    softmax is empty (padding included).
+
+    Args:
+      rows_I: numbers of the queries.
+      keys_J: numbers of the keys.
+    """
+    raise NotImplementedError
+
   def between(
     self, positions_BT: jax.Array, rows_I: jax.Array, keys_J: jax.Array,
     window: int = 0,
   ) -> jax.Array:  # fmt: skip
-    """Returns which new rows may read which, bool [B, I, J].
-
-    No row reads a later one. Every row may read itself, so that no row of a
-    softmax is empty (padding included).
+    """Returns which new rows read which within a window, bool [B, I, J].
 
     Args:
       positions_BT: of the new rows, within their documents.
@@ -45,7 +54,13 @@ class Mask(struct.PyTreeNode):
       keys_J: numbers of the keys.
       window: see above.
     """
-    raise NotImplementedError
+    shape = positions_BT.shape[0], rows_I.shape[0], keys_J.shape[0]
+    allowed_BIJ = jnp.broadcast_to(self.reads(rows_I, keys_J), shape)
+    if window:
+      allowed_BIJ &= _is_near(
+        _of(positions_BT, rows_I), _of(positions_BT, keys_J), window
+      )
+    return allowed_BIJ
 
   def in_cache(
     self, positions_BT: jax.Array, keys_J: jax.Array, window: int = 0
@@ -106,21 +121,12 @@ class Packed(Mask):
 
   segments_BT: jax.Array
 
-  def between(
-    self, positions_BT: jax.Array, rows_I: jax.Array, keys_J: jax.Array,
-    window: int = 0,
-  ) -> jax.Array:  # fmt: skip
-    """See `Mask.between`."""
-    allowed_BIJ = (
-      _of(self.segments_BT, rows_I)[:, :, None]
-      == (_of(self.segments_BT, keys_J)[:, None])
-    )
-    allowed_BIJ &= keys_J <= rows_I[:, None]
-    if window:
-      allowed_BIJ &= _is_near(
-        _of(positions_BT, rows_I), _of(positions_BT, keys_J), window
-      )
-    return allowed_BIJ
+  def reads(self, rows_I: jax.Array, keys_J: jax.Array) -> jax.Array:
+    """See `Mask.reads`."""
+    of_rows_BI = _of(self.segments_BT, rows_I)
+    of_keys_BJ = _of(self.segments_BT, keys_J)
+    is_same_BIJ = of_rows_BI[:, :, None] == of_keys_BJ[:, None]
+    return is_same_BIJ & (keys_J <= rows_I[:, None])
 
   def first_key(
     self, positions_BT: jax.Array, row: jax.Array, window: int = 0
@@ -143,21 +149,10 @@ class Tree(Mask):
   ancestors_QQ: jax.Array
   cache_lengths_B: jax.Array
 
-  def between(
-    self, positions_BT: jax.Array, rows_I: jax.Array, keys_J: jax.Array,
-    window: int = 0,
-  ) -> jax.Array:  # fmt: skip
-    """See `Mask.between`."""
+  def reads(self, rows_I: jax.Array, keys_J: jax.Array) -> jax.Array:
+    """See `Mask.reads`."""
     allowed_QJ = jnp.take(self.ancestors_QQ, keys_J, axis=1, mode="clip")
-    allowed_IJ = jnp.take(allowed_QJ, rows_I, axis=0, mode="clip")
-    allowed_BIJ = jnp.broadcast_to(
-      allowed_IJ, (positions_BT.shape[0], *allowed_IJ.shape)
-    )
-    if window:
-      allowed_BIJ &= _is_near(
-        _of(positions_BT, rows_I), _of(positions_BT, keys_J), window
-      )
-    return allowed_BIJ
+    return jnp.take(allowed_QJ, rows_I, axis=0, mode="clip")[None]
 
   def in_cache(
     self, positions_BT: jax.Array, keys_J: jax.Array, window: int = 0
