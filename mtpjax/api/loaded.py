@@ -360,7 +360,7 @@ def load(
     config.data.eos_tokens,
   )
   abstract = parallel.abstract_arrays(model.abstract(), mesh)
-  is_on_base = bool(config.base.path) and not config.base.is_trained
+  is_on_base = config.base.is_frozen
   abstract_lm = abstract.pop("lm") if is_on_base else None
   with Store(place.checkpoints) as store:
     state, metadata = store.restore(

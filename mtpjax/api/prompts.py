@@ -115,8 +115,9 @@ def read_record(prompt: Any, where: str) -> Record:
   text, ids, messages, kind = (
     own.pop(key, None) for key in ("text", "ids", "messages", "class")
   )
-  n_contents = sum((isinstance(text, str), _is_ids(ids), messages is not None))
-  if n_contents != 1 or (kind and not isinstance(kind, str)):
+  n_given = sum(given is not None for given in (text, ids, messages))
+  is_one = isinstance(text, str) or _is_ids(ids) or messages is not None
+  if n_given != 1 or not is_one or (kind and not isinstance(kind, str)):
     raise UserError(
       f'{where}: needs "text" (a string), "ids" (a list of integers) or '
       '"messages" (of a chat), not both; its "class" is a string'

@@ -162,7 +162,8 @@ def tokenize_corpus(
       for ids_T, is_trained in parts:
         raw = ids_T.astype(dtype).tobytes()
         tokens.write(raw)
-        digest.update(raw)
+        if document.is_held_out is not None:
+          digest.update(raw)
         mask.write((b"\x01" if is_trained else b"\x00") * len(ids_T))
         length += len(ids_T)
       if not length:

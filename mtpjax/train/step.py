@@ -173,7 +173,8 @@ def make_train_step(
     frozen: the parts that do not learn.
     objective: what is minimised.
     schedule: weights and active offsets by step; None takes `loss.weights`.
-    readouts: what else to report per target, by name.
+    readouts: what else to report per target, by name. These three are values,
+      hashable: steps made of equal ones share a compiled program.
 
   Returns:
     (state, batch) -> (state, metrics). The state passed in is donated. Where

@@ -158,6 +158,8 @@ def test_prompts_that_a_bench_cannot_read_are_one_line(
     ({"text": "a", "temperature": 1.0}, "prompt 2: has 'temperature'"),
     ({"words": "a"}, "prompts.jsonl:2"),
     ({"text": "a", "ids": [1]}, "not both"),
+    ({"text": 5, "ids": [1]}, "not both"),
+    ({"text": "a", "ids": ["b"]}, "not both"),
     ({"ids": [1, 999]}, "id 999 is outside"),
     ({"ids": []}, "has no tokens"),
   ):

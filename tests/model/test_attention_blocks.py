@@ -11,7 +11,7 @@ from mtpjax import config as config_lib
 from mtpjax import parallel
 from mtpjax.errors import UserError
 from mtpjax.model import KeyValues, Placement, masks
-from mtpjax.model.attention import blocks, full
+from mtpjax.model.attention import blocks, choose, full
 
 B, N, K, H = 2, 4, 2, 6
 
@@ -138,7 +138,11 @@ def test_what_lies_before_a_document_or_a_window_is_not_computed():
 
 
 @pytest.mark.parametrize("remat", ["none", "full"])
-def test_eight_devices_and_remat_compute_what_one_device_does(remat):
+def test_eight_devices_and_remat_compute_what_one_device_does(
+  remat, monkeypatch
+):
+  # Several blocks, as of rows of thousands.
+  monkeypatch.setattr(choose, "block_sizes", lambda t: blocks.Sizes(8, 6))
   rng = np.random.default_rng(0)
   rows = [[rng.integers(1, 248, n).tolist() for n in (9, 14)] for _ in range(4)]
   batch = tiny.pack(rows, 24)
