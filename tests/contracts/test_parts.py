@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 import tiny
 
 from mtpjax import config as config_lib
@@ -11,7 +12,7 @@ from mtpjax import decode, parallel
 from mtpjax.checkpoint import Store
 from mtpjax.heads import MultiTokenModel, Part, Trained
 from mtpjax.losses import batch_targets, model_loss, offset_coefficients
-from mtpjax.train import Program
+from mtpjax.train import Program, make_schedule
 
 
 def init(key, model):
@@ -45,7 +46,11 @@ def experiment():
     heads=config_lib.Heads(offsets=(1, 2), matched=False),
     loss=config_lib.Loss(chunk_tokens=16),
     optim=config_lib.Optim(
-      peak_lr=1e-2, warmup_steps=1, decay_steps=10, clip_norm=0
+      peak_lr=1e-2,
+      warmup_steps=1,
+      decay_steps=10,
+      clip_norm=0,
+      heads_lr_ratio=2.0,
     ),
     train=config_lib.Train(batch_size=4),
   )
@@ -92,6 +97,9 @@ def test_a_third_part_learns_alone_and_is_saved_and_restored(tmp_path):
   assert later.loss == metrics.loss  # warm-up begins with a rate of 0
   state, later = step(state, parallel.place_batch(batch, mesh))
   assert later.loss < metrics.loss
+  # The rate that is reported is the one it learns at, twice the model's.
+  rate = make_schedule(config.optim, of_heads=True)(2)
+  assert float(later.learning_rate) == pytest.approx(float(rate))
 
   with Store(tmp_path / "checkpoints") as store:
     store.save(3, state, {"step": 3}, log=print)
@@ -116,3 +124,13 @@ def test_other_parts_begin_as_they_would_without_it():
   assert np.asarray(theirs.pop(SCALE.name)["scale"]).std() > 0
   for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
     np.testing.assert_array_equal(a, b)
+
+
+def test_parts_begin_with_values_of_their_own():
+  config = experiment()
+  mesh = parallel.single_device_mesh()
+  both = (SCALE, Part("another", init))
+  params = MultiTokenModel(config.model, config.heads, mesh, parts=both).init(
+    jax.random.key(3)
+  )
+  assert np.all(params[SCALE.name]["scale"] != params["another"]["scale"])

@@ -6,6 +6,7 @@ import tiny_runs as runs
 
 from mtpjax.jobs import train as train_job
 from mtpjax.train import Hook
+from mtpjax.train.hooks import run_hooks
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +26,25 @@ def test_a_hook_is_due_when_it_says(hook, due):
   hook = Hook("looking", print, **hook)
   steps = range(1, 8)
   assert {s for s in steps if hook.is_due(s, s == 7, s == 5)} == due
+
+
+def test_hooks_run_in_order_and_after_one_that_fails():
+  ran = []
+
+  def hook(name, fails=False):
+    def run(step, state):
+      ran.append((name, step, state))
+      if fails:
+        raise RuntimeError(name)
+
+    return Hook(name, run)
+
+  hooks = [hook("one"), hook("two", fails=True), hook("three")]
+  noted = []
+  with pytest.raises(RuntimeError, match="two"):
+    run_hooks(hooks, 7, "state", noted.append)
+  assert noted == ["one", "two", "three"]
+  assert ran == [(name, 7, "state") for name in noted]
 
 
 def test_a_hook_of_a_run_sees_the_state_before_it_is_saved(made, tmp_path):
